@@ -1,0 +1,17 @@
+"""Every test runs in one enclosure, so that whatever a test makes goes with the test run."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster import enclosure
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "soak: needs minutes; run by `make soak`")
+    if config.option.collectonly or hasattr(config, "workerinput"):
+        return
+    try:
+        enclosure.enter()
+    except enclosure.EnclosureError as error:
+        pytest.exit(f"the tests need emulated hosts: {error}", returncode=3)
