@@ -1,0 +1,159 @@
+"""One emulated host: a bubblewrap sandbox on this machine, as seen from the enclosure."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import IO
+
+from cluster import cgroup, linux, sandbox
+from cluster.backends.netns_wiring import Wiring, control_address, data_address
+from cluster.enter import HostRecord
+from cluster.interface import ClusterError, Host, Traffic, Unfit
+from cluster.mailbox import FolderMailbox
+from cluster.network.counters import LinkMeter
+from cluster.network.errors import EngineError
+
+AGENT = sandbox.RUN / "agent"
+
+
+class NetnsHost(Host):
+    """One sandbox. Made by NetnsCluster."""
+
+    def __init__(
+        self,
+        index: int,
+        slots: int,
+        folders: sandbox.HostFolders,
+        process: subprocess.Popen[bytes],
+        record: HostRecord,
+        group: cgroup.HostCgroup | None,
+        wiring: Wiring,
+    ) -> None:
+        self.name, self.index, self.slots = record.name, index, slots
+        self.data_address = data_address(index)
+        self.control_address = control_address(index)
+        self.folders = folders
+        self.python = sys.executable
+        self.mailbox = FolderMailbox(folders.staging, folders.inbox, folders.outbox)
+        self.record = record
+        self._process, self._group, self._wiring = process, group, wiring
+        self._meter = LinkMeter(record.name)
+
+    def start(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        stdin: int | IO[bytes] | None = subprocess.DEVNULL,
+        stdout: int | IO[bytes] | None = None,
+        stderr: int | IO[bytes] | None = None,
+    ) -> subprocess.Popen[bytes]:
+        extra = [f"--env={key}={value}" for key, value in (env or {}).items()]
+        return subprocess.Popen(
+            [str(AGENT), *extra, self.name, *command],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env=sandbox.HEAD_ENVIRONMENT,
+        )
+
+    def path(self, name: str) -> str:
+        return f"/distlab/{name}"
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.record.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def pause(self) -> None:
+        if self._group is not None:
+            self._group.freeze(True)
+        else:
+            self._signal_all(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        if self._group is not None:
+            self._group.freeze(False)
+        else:
+            self._signal_all(signal.SIGCONT)
+
+    def set_cpus(self, cpus: float | None) -> None:
+        if self._group is None:
+            raise Unfit("CPU quotas need control groups, which this user may not make; run as root")
+        self._group.set_cpus(cpus)
+
+    def fill_disk(self) -> None:
+        filler = self.folders.disk / "full"
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as stream:
+            while True:
+                stream.write(bytes(1 << 20))
+        with contextlib.suppress(OSError), filler.open("ab", buffering=0) as stream:
+            while True:
+                stream.write(bytes(4096))
+        if os.statvfs(self.folders.disk).f_bavail:
+            raise Unfit(f"the disk of {self.name} could not be filled")
+
+    def free_disk(self) -> None:
+        (self.folders.disk / "full").unlink(missing_ok=True)
+
+    def processes(self) -> list[int]:
+        namespace = _pid_namespace(self.record.pid)
+        return [
+            int(entry)
+            for entry in os.listdir("/proc")
+            if entry.isdigit()
+            and int(entry) != self.record.pid
+            and namespace is not None
+            and _pid_namespace(int(entry)) == namespace
+        ]
+
+    def data_bytes(self) -> Traffic:
+        try:
+            data, control = self._meter.read("data0"), self._meter.read("ctl0")
+        except EngineError as error:
+            raise Unfit(f"the bytes of {self.name} cannot be counted: {error}") from error
+        return Traffic(
+            data.tx_bytes,
+            data.tx_packets,
+            data.rx_bytes,
+            data.rx_packets,
+            control.tx_bytes + control.rx_bytes,
+        )
+
+    def close(self) -> None:
+        """End the host and remove its namespace, scratch space and control groups."""
+        if self._group is not None:
+            with contextlib.suppress(ClusterError, OSError):
+                self._group.freeze(False)
+        self.kill()
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+        if self._group is not None:
+            self._group.remove()
+        self._meter.close()  # an open socket would keep the namespace
+        self._wiring.disconnect(self.name)
+        for folder in (self.folders.disk, self.folders.shm):
+            with contextlib.suppress(OSError):
+                linux.unmount(str(folder))
+        shutil.rmtree(self.folders.base, ignore_errors=True)
+
+    def _signal_all(self, number: int) -> None:
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def _pid_namespace(pid: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return None
