@@ -1,0 +1,288 @@
+"""Run cases of a submission on the ranks of a cluster, and take their answers in.
+
+The clock, the inputs and the counters stay on this side. A case is announced, prepared on every
+rank, and only then revealed; its time runs from there until all answers have been read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Self
+
+from cluster.interface import Cluster, ClusterError, Host, Traffic, Unfit
+from cluster.launchers.job import DEFAULT_OPTIONS, JobOptions, RankLauncher, RunningJob
+from cluster.network.mpi_messages import CollectiveMessage, MessageWatch
+from grader.ended import RefusedCallSeen
+from grader.launching import rank_program
+from grader.package import Problem
+from grader.rank_files import Array, RankFiles, decode
+from grader.rank_watch import RankWatch
+from grader.result import HostTraffic, JobRecord, RankTrace
+from grader.spans import Window, spans
+from grader.standings import Stacks
+from grader.submission import Submission
+from grader.wire import encode_array
+
+_LEAST_READY_TIMEOUT_S = 30.0
+_LEAVE_TIMEOUT_S = 2.0
+_SMALLEST_OUTPUT_LIMIT = 65536
+
+
+@dataclass(frozen=True)
+class CaseRun:
+    """One case, answered. outputs[r]: arrays handed in by rank r. elapsed_s: grader's clock.
+    counted: see `traffic`, or the sentence that says why nothing was counted."""
+
+    outputs: tuple[dict[str, Array], ...]
+    elapsed_s: float
+    counted: tuple[Traffic, ...] | str
+
+    @property
+    def traffic(self) -> tuple[Traffic, ...]:
+        """What each host's interface carried during the case. Raises Unfit where nobody counts."""
+        if isinstance(self.counted, str):
+            raise Unfit(self.counted)
+        return self.counted
+
+
+@dataclass(frozen=True)
+class JobOrder:
+    """What a job runs. name: unique among the jobs on its cluster; label: for people."""
+
+    problem: Problem
+    submission: Submission
+    ranks: int
+    name: str
+    label: str
+    options: JobOptions = DEFAULT_OPTIONS
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A started job and what is read from it."""
+
+    job: RunningJob
+    files: RankFiles
+    stacks: Stacks
+    watch: RankWatch
+
+
+class RankJob:
+    """A submission running on ranks. A context manager; leaving it ends the job."""
+
+    def __init__(self, cluster: Cluster, launcher: RankLauncher, order: JobOrder) -> None:
+        self._cluster, self._launcher, self._order = cluster, launcher, order
+        self._windows: list[Window] = []
+        self._next_case, self._started, self._ended = 0, time.monotonic(), 0.0
+        self._running: _Running | None = None
+        self._in_trouble = False
+        self._traffic_before: tuple[Traffic, ...] | str = ()
+        self._messages: MessageWatch | None = None
+
+    @property
+    def started(self) -> float:
+        """Zero of the job's time axis, on this machine's monotonic clock."""
+        return self._started
+
+    @property
+    def label(self) -> str:
+        return self._order.label
+
+    def __enter__(self) -> Self:
+        order = self._order
+        settings = {
+            "runtime": order.problem.runtime,
+            "entry": order.submission.entry,
+            "refuse": list(order.problem.refused.calls),
+        }
+        for host in self._cluster.hosts:
+            host.mailbox.stage(f"{order.name}.json", json.dumps(settings).encode())
+            host.mailbox.reveal([f"{order.name}.json"])
+        if order.problem.runtime == "mpi" and order.problem.refused.calls:
+            self._messages = self._cluster.watch_messages()
+        self._started = time.monotonic()
+        self._traffic_before = self._count()
+        job = self._launcher.start(
+            self._cluster, lambda host: rank_program(host, order.name), order.ranks, order.options
+        )
+        files = RankFiles(order.name, job.placement)
+        stacks = Stacks(files, job.placement, order.submission.entry)
+        watch = RankWatch(job, files, stacks, order.problem.runtime)
+        self._running = _Running(job, files, stacks, watch)
+        try:
+            watch.started()
+            self._reveal(f"{order.name}.import", b"")
+            watch.loaded(order.problem.limits.load)
+        except BaseException:
+            self._in_trouble = True
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        job = self._now().job
+        self._ended = time.monotonic()
+        self._announce({"end": True}, self._next_case)
+        job.wait(0 if self._in_trouble else _LEAVE_TIMEOUT_S)
+        job.end()
+        if self._messages is not None:
+            self._messages.close()
+
+    def run(
+        self,
+        inputs: Sequence[Mapping[str, Array]],
+        params: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+        output_bytes: int = 0,
+        lost: Collection[int] = (),
+        during: AbstractContextManager[object] | None = None,
+    ) -> CaseRun:
+        """Give `inputs[r]` to rank r (the first len(inputs) ranks take part) and await the answers.
+
+        output_bytes: how large one handed-in array may be beyond the largest input. lost: ranks
+        that the check kills meanwhile; theirs are not awaited. during: entered as the inputs are
+        revealed and left with the last answer, such as a timeline of faults. Raises TimedOut with
+        the reason for the hang, Crashed, RefusedCallSeen, or Failed.
+        """
+        running, number, ranks = self._now(), self._next_case, range(len(inputs))
+        self._next_case += 1
+        deadline_s = self._order.problem.limits.case if timeout_s is None else timeout_s
+        largest = max((a.nbytes for per_rank in inputs for a in per_rank.values()), default=0)
+        limit = max(largest, output_bytes) + _SMALLEST_OUTPUT_LIMIT
+        awaited = [rank for rank in ranks if rank not in lost]
+        began: float | None = None
+        try:
+            files = self._stage_inputs(number, inputs, dict(params or {}))
+            self._announce({"ranks": len(ranks)}, number)
+            ready_s = max(deadline_s, _LEAST_READY_TIMEOUT_S)
+            running.watch.ready(number, ranks, ready_s)
+            before = self._count()
+            self._collectives()  # forget those that made the communicators
+            began = time.monotonic()
+            for host, host_files in files.items():
+                host.mailbox.reveal(host_files)
+            with during or nullcontext():
+                statuses = running.watch.done(number, awaited, deadline_s, lost)
+                raw = {r: running.files.answer(r, number, statuses[r], limit) for r in awaited}
+                ended = time.monotonic()
+            after = self._count()
+            self._must_not_be_refused(self._collectives())
+        except BaseException:
+            self._in_trouble = True
+            raise
+        finally:
+            if began is not None:
+                self._windows.append(Window(began, time.monotonic()))
+        outputs = tuple(decode(rank, raw.get(rank, {})) for rank in ranks)
+        for host in files:
+            if host.alive():
+                host.mailbox.remove(f"{self._order.name}.case{number}.r")
+        return CaseRun(outputs, ended - began, _moved(before, after))
+
+    def kill(self, rank: int) -> None:
+        """End the process of one rank, as if the kernel had. Name it in `lost` of the case."""
+        status = self._now().files.status(rank, f"started.r{rank}") or {}
+        pid = status.get("pid")
+        if not isinstance(pid, int) or pid <= 1:
+            raise Unfit(f"rank {rank} cannot be killed: its process is not known")
+        # On the host and with no more rights than the rank has: the number came from there.
+        self._host(rank).start(["/bin/sh", "-c", f"kill -KILL {pid}"]).wait()
+
+    def record(self) -> JobRecord:
+        """What the job did, for the report. Reads the ranks' traces as they stand."""
+        if self._running is None:
+            return JobRecord(self.label)
+        running, order = self._running, self._order
+        ended = self._ended or time.monotonic()
+        moved = _moved(self._traffic_before, self._count())
+        traffic = () if isinstance(moved, str) else moved
+        ranks = []
+        for rank, host in enumerate(running.job.placement):
+            offset = host.clock_offset() if host.alive() else 0.0
+            timeline = spans(running.files.trace(rank), self._windows, self._started, offset)
+            ranks.append(RankTrace(rank, host.name, timeline, running.stacks.of(rank)))
+        return JobRecord(
+            order.label,
+            tuple(ranks),
+            (),
+            tuple(
+                HostTraffic(
+                    host.name, t.sent_bytes, t.received_bytes, t.sent_packets, t.received_packets
+                )
+                for host, t in zip(self._cluster.hosts, traffic, strict=False)
+            ),
+            ended - self._started,
+            running.watch.hang,
+            running.job.output(),
+        )
+
+    def _now(self) -> _Running:
+        assert self._running is not None, "a job runs within its `with` block"
+        return self._running
+
+    def _host(self, rank: int) -> Host:
+        return self._now().job.placement[rank]
+
+    def _count(self) -> tuple[Traffic, ...] | str:
+        """Counters of all hosts, or why there are none."""
+        try:
+            return tuple(host.data_bytes() for host in self._cluster.hosts)
+        except ClusterError as error:
+            return str(error)
+
+    def _collectives(self) -> list[CollectiveMessage]:
+        return self._messages.seen() if self._messages is not None else []
+
+    def _must_not_be_refused(self, messages: Collection[CollectiveMessage]) -> None:
+        """Raise RefusedCallSeen for what only a refused collective puts on the network."""
+        refused = set(self._order.problem.refused.calls)
+        for message in messages:
+            if not message.housekeeping and refused.issuperset(message.sources):
+                raise RefusedCallSeen(
+                    f"messages of the library's own {message.sources[0]} were seen on the network "
+                    "while the case ran; it is what you are asked to write yourself"
+                )
+
+    def _stage_inputs(
+        self, number: int, inputs: Sequence[Mapping[str, Array]], params: Mapping[str, Any]
+    ) -> dict[Host, list[str]]:
+        """Put everything of a case where a rename reveals it; return the files by host."""
+        case = f"{self._order.name}.case{number}"
+        go = json.dumps({"params": params, "inputs": sorted(inputs[0])}).encode()
+        files: dict[Host, list[str]] = {}
+        for rank, arrays in enumerate(inputs):
+            host = self._host(rank)
+            files.setdefault(host, [])
+            for name, array in arrays.items():
+                file = f"{case}.r{rank}.{name}.npy"
+                host.mailbox.stage(file, encode_array(array))
+                files[host].append(file)
+        for host, host_files in files.items():
+            host.mailbox.stage(f"{case}.go", go)
+            host_files.append(f"{case}.go")
+        return files
+
+    def _announce(self, request: Mapping[str, Any], number: int) -> None:
+        self._reveal(f"{self._order.name}.case{number}.json", json.dumps(request).encode())
+
+    def _reveal(self, name: str, content: bytes) -> None:
+        """Put a file into the inbox of every host that is still there."""
+        for host in self._cluster.hosts:
+            with contextlib.suppress(OSError, ClusterError):
+                host.mailbox.stage(name, content)
+                host.mailbox.reveal([name])
+
+
+def _moved(
+    before: tuple[Traffic, ...] | str, after: tuple[Traffic, ...] | str
+) -> tuple[Traffic, ...] | str:
+    """What was carried between two counts, or why it was not counted."""
+    if isinstance(before, str) or isinstance(after, str):
+        return before if isinstance(before, str) else str(after)
+    return tuple(b - a for a, b in zip(before, after, strict=True))
