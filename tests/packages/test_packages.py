@@ -1,0 +1,39 @@
+"""Every problem package that there is: files in order, reference right, each verdict as stated."""
+
+from __future__ import annotations
+
+import pytest
+
+from grader.check import complaints, prove, run_grading, submissions
+from grader.package import Problem, discover
+
+PROBLEMS = discover()
+SUBMISSIONS = [(problem, path) for problem in PROBLEMS for path in submissions(problem)]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.name)
+def test_the_files_of_a_package_are_in_order(problem: Problem) -> None:
+    assert not list(complaints(problem))
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.name)
+def test_the_reference_earns_full_marks(problem: Problem) -> None:
+    assert problem.private_folder is not None
+    result, code = run_grading(problem, problem.private_folder / "solution.py", [])
+    not_passed = [c for c in result["checks"] if c["outcome"] != "passed"]  # type: ignore[attr-defined]
+    assert (code, not_passed) == (0, [])
+    assert result["score"] == result["max_score"] == problem.points
+    assert result["duration_s"] < 60  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.name)
+def test_the_stub_earns_nothing(problem: Problem) -> None:
+    result, code = run_grading(problem, problem.folder / "stub.py", [])
+    assert (code, result["score"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("problem", "path"), SUBMISSIONS, ids=[f"{p.number:02d}-{s.stem}" for p, s in SUBMISSIONS]
+)
+def test_a_submission_gets_the_verdict_it_states(problem: Problem, path) -> None:
+    assert prove(problem, path).complaint is None
