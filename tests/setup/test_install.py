@@ -1,0 +1,61 @@
+"""Set-up says what is missing and the one command that brings it, and does nothing twice."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.metadata import distributions
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from bootstrap import install
+
+    return install
+
+
+def test_an_ordinary_user_is_told_the_one_command(
+    install: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(install.os, "geteuid", lambda: 1000)
+    with pytest.raises(SystemExit) as stopped:
+        install.install_system_packages(["bubblewrap", "user-mode-linux"], without=None)
+    assert stopped.value.code == 3
+    line = capsys.readouterr().err.splitlines()[-1].strip()
+    assert line.endswith("bubblewrap user-mode-linux")
+
+
+def test_what_only_some_tests_need_stops_nobody(
+    install: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(install.os, "geteuid", lambda: 1000)
+    install.install_system_packages(["openmpi-bin"], without="some tests")
+    assert "Going on without some tests" in capsys.readouterr().out
+
+
+def test_a_missing_program_is_noticed(
+    install: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(install, "kernel_has_netem", lambda: False)
+    assert install.needed_for_grading() == ["bubblewrap", "user-mode-linux"]
+    monkeypatch.setattr(install, "kernel_has_netem", lambda: True)
+    assert install.needed_for_grading() == ["bubblewrap"]
+
+
+def test_the_lock_pins_exactly_what_runs() -> None:
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+
+    def plain(name: str) -> str:
+        return re.sub(r"[-_.]+", "-", name).lower()
+
+    here = {plain(d.name): d.version.partition("+")[0] for d in distributions(path=sys.path)}
+    assert {name: here.get(plain(name)) for name in pins} == pins
