@@ -70,15 +70,6 @@ class HostCgroup:
         if limits.cpus is not None:
             self.set_cpus(limits.cpus)
 
-    def cpu_seconds(self) -> float | None:
-        """CPU time used so far, where the kernel tells."""
-        if self.version == 2:
-            for line in (self.folders["cpu"] / "cpu.stat").read_text().splitlines():
-                key, _, value = line.partition(" ")
-                if key == "usage_usec":
-                    return int(value) / 1e6
-        return None
-
     def remove(self) -> None:
         for folder in set(self.folders.values()):
             remove_cgroup(folder)

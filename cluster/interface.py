@@ -273,16 +273,6 @@ class Cluster(ABC):
         self.close()
 
 
-@dataclass(frozen=True)
-class Capability:
-    """One thing a backend can or cannot do here. mend: the command that would make it work."""
-
-    name: str
-    usable: bool
-    reason: str = ""
-    mend: str = ""
-
-
 class Backend(ABC):
     """Makes clusters, and keeps what they share. A context manager.
 
