@@ -23,12 +23,17 @@ from cluster.launchers.program import Program
 
 # mpirun itself cannot be asked who ended first: when a rank dies, its peers abort on the closed
 # connection, and mpirun then often blames one of those. So each rank's end is written down where it
-# happens. A signal is passed on, because mpirun tells signals from exits.
+# happens. A signal is passed on, because mpirun tells signals from exits. mpirun ends what is left
+# with SIGTERM: the trap, which the rank does not inherit, lets a witness write first, unless that
+# was the end it saw.
 _WITNESS = (
-    'ends=$1; shift; "$@"; code=$?; echo $code > "$ends.r$OMPI_COMM_WORLD_RANK"; '
-    "[ $code -gt 128 ] && kill -$((code - 128)) $$; exit $code"
+    'trap told=1 TERM; ends=$1; shift; "$@"; code=$?; '
+    '[ "$told$code" = 1143 ] || echo $code > "$ends.r$OMPI_COMM_WORLD_RANK"; '
+    "trap - TERM; [ $code -gt 128 ] && kill -$((code - 128)) $$; exit $code"
 )
 _ECHO = re.compile(r"error occurred in Socket closed\s[^\n]*reported by process \[\d+,(\d+)\]")
+# MPI_ERR_UNKNOWN: with it Open MPI ends a rank whose peer closed its socket.
+_ECHO_STATUS = 14
 _ENDS_EVERY_S = 0.02
 _STATUS_BYTES = 8
 
@@ -61,7 +66,11 @@ class MpiJob:
         return self._process.poll() is None
 
     def ends(self) -> list[RankEnd]:
-        """The ranks that ended by themselves, and not because a peer did."""
+        """The ranks that ended by themselves, and not because a peer did.
+
+        Those that may have ended because of a peer stand last: what they printed of it can come
+        late.
+        """
         over, now = not self.running(), time.monotonic()
         if over or now >= self._next_look:
             self._next_look = now + _ENDS_EVERY_S
@@ -74,7 +83,8 @@ class MpiJob:
         if over:
             self._output.wait(0.5)
         echoes = {int(rank) for rank in _ECHO.findall(self.output())}
-        return [end for end in self._ends.values() if end.rank not in echoes]
+        own = [end for end in self._ends.values() if end.rank not in echoes]
+        return sorted(own, key=lambda end: end.status == _ECHO_STATUS)
 
     def _end_of(self, rank: int, host: Host) -> int | None:
         if self._ends_name is None:
