@@ -128,7 +128,7 @@ def install_python_packages() -> None:
     wanted = hashlib.sha256()
     for part in (sys.version, str(VENV), index):
         wanted.update(part.encode())
-    for file in ("requirements.lock", "pyproject.toml"):
+    for file in ("requirements.lock", "pyproject.toml", "bootstrap/data.lock"):
         wanted.update((ROOT / file).read_bytes())
     if STAMP.exists() and STAMP.read_text() == wanted.hexdigest():
         return
@@ -141,6 +141,7 @@ def install_python_packages() -> None:
     extra = ["--extra-index-url", index] if index else []
     failed = "pip failed, its reason stands above; when the network is back, run again"
     _run([*pip, *extra, "-r", str(ROOT / "requirements.lock")], failed)
+    _run([*pip, "--no-deps", "-r", str(ROOT / "bootstrap" / "data.lock")], failed)
     _run([*pip, "--no-deps", "--no-build-isolation", "-e", str(ROOT)], failed)
     STAMP.write_text(wanted.hexdigest())
 
