@@ -106,4 +106,4 @@ class Bench:
             for applied in self._injector.history()
             if applied.end is None or applied.end > job.started
         )
-        self._records.append(replace(record, faults=faults))
+        self._records.append(replace(record, faults=(*faults, *record.faults)))

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -22,7 +23,7 @@ from grader.launching import rank_program
 from grader.package import Problem
 from grader.rank_files import Array, RankFiles, decode
 from grader.rank_watch import RankWatch
-from grader.result import HostTraffic, JobRecord, RankTrace
+from grader.result import FaultSpan, HostTraffic, JobRecord, RankTrace
 from grader.spans import Window, spans
 from grader.standings import Stacks
 from grader.submission import Submission
@@ -83,6 +84,7 @@ class RankJob:
         self._in_trouble = False
         self._traffic_before: tuple[Traffic, ...] | str = ()
         self._messages: MessageWatch | None = None
+        self._kills: list[FaultSpan] = []
 
     @property
     def started(self) -> float:
@@ -192,7 +194,33 @@ class RankJob:
         if not isinstance(pid, int) or pid <= 1:
             raise Unfit(f"rank {rank} cannot be killed: its process is not known")
         # On the host and with no more rights than the rank has: the number came from there.
+        at = time.monotonic() - self._started
         self._host(rank).start(["/bin/sh", "-c", f"kill -KILL {pid}"]).wait()
+        self._kills.append(FaultSpan(f"kill rank {rank}", at, at, proof="SIGKILL was sent"))
+
+    @contextmanager
+    def killing(self, rank: int, after_s: float) -> Iterator[None]:
+        """Kill a rank `after_s` seconds into the block: `run(..., lost={2}, during=job.killing(2,
+        0.5))`. Raises Unfit if the block ended before."""
+        trouble: list[Unfit] = []
+
+        def end() -> None:
+            try:
+                self.kill(rank)
+            except Unfit as error:
+                trouble.append(error)
+
+        before, killer = len(self._kills), threading.Timer(after_s, end)
+        killer.start()
+        try:
+            yield
+        finally:
+            killer.cancel()
+            killer.join()
+        if trouble:
+            raise trouble[0]
+        if len(self._kills) == before:
+            raise Unfit(f"rank {rank} was to be killed after {after_s:g} s; the case ended before")
 
     def record(self) -> JobRecord:
         """What the job did, for the report. Reads the ranks' traces as they stand."""
@@ -210,7 +238,7 @@ class RankJob:
         return JobRecord(
             order.label,
             tuple(ranks),
-            (),
+            tuple(self._kills),
             tuple(
                 HostTraffic(
                     host.name, t.sent_bytes, t.received_bytes, t.sent_packets, t.received_packets

@@ -74,8 +74,6 @@ def test_bytes(cluster):
 """
 )
 _SURVIVORS = """
-import threading
-import time
 import numpy as np
 
 from cluster.launchers.job import JobOptions
@@ -84,10 +82,8 @@ from cluster.launchers.job import JobOptions
 def test_survivors_answer(cluster):
     given = [dict(x=np.arange(10.0) + rank) for rank in range(3)]
     with cluster.job(3, "one is killed", JobOptions(fault_tolerant=True)) as job:
-        killer = threading.Timer(0.5, job.kill, (1,))
-        killer.start()
-        run = job.run(given, dict(mode=""), lost={1})
-        killer.join()
+        run = job.run(given, dict(mode=""), lost={1}, during=job.killing(1, 0.5))
+        assert [fault.description for fault in job.record().faults] == ["kill rank 1"]
     assert run.outputs[1] == {}
     for rank in (0, 2):
         assert (run.outputs[rank]["y"] == given[0]["x"] + given[2]["x"]).all()
@@ -96,9 +92,13 @@ def test_survivors_answer(cluster):
 def test_a_killed_rank_is_named_when_it_is_awaited(cluster):
     given = [dict(x=np.arange(10.0) + rank) for rank in range(3)]
     with cluster.job(3, "one is killed", JobOptions(fault_tolerant=True)) as job:
-        killer = threading.Timer(0.5, job.kill, (1,))
-        killer.start()
-        job.run(given, dict(mode=""))
+        job.run(given, dict(mode=""), during=job.killing(1, 0.5))
+
+
+def test_a_kill_that_comes_too_late_is_unfit(cluster):
+    given = [dict(x=np.arange(10.0))]
+    with cluster.job(1, "over before") as job:
+        job.run(given, dict(mode=""), during=job.killing(0, 5))
 """
 _SURVIVING = """
 import time
@@ -178,6 +178,9 @@ def test_ranks_that_a_check_kills(grade_package) -> None:
     named = checks["test_a_killed_rank_is_named_when_it_is_awaited"]
     assert named["outcome"] == "crashed"
     assert named["message"].startswith("rank 1 on node2 was killed by SIGKILL")
+    late = checks["test_a_kill_that_comes_too_late_is_unfit"]
+    assert late["outcome"] == "unfit"
+    assert late["message"] == "rank 0 was to be killed after 5 s; the case ended before"
 
 
 @pytest.mark.parametrize("runtime", ["mpi", "torch"])
