@@ -12,7 +12,7 @@ from cluster.faults.language import parse_fault, parse_timeline
 from cluster.interface import Backend, Cluster, ClusterSpec, Limits
 from cluster.launchers.job import DEFAULT_OPTIONS, JobOptions, RankLauncher
 from grader.launching import RUNTIME_FOLDER
-from grader.package import Problem
+from grader.package import SHARED_FILES, Problem
 from grader.rank_job import JobOrder, RankJob
 from grader.result import FaultSpan, JobRecord
 from grader.submission import Submission
@@ -32,7 +32,8 @@ class Wanted:
 def cluster_spec(problem: Problem, submission: Submission, wanted: Wanted) -> ClusterSpec:
     """The hosts for one check: what problem.toml says, changed by the check's marks."""
     needs = problem.cluster
-    files = {**_RUNTIME, "problem/driver.py": problem.folder / "driver.py", **submission.files}
+    shown = [p for n in ("driver.py", *SHARED_FILES) if (p := problem.folder / n).is_file()]
+    files = {**_RUNTIME, **{f"problem/{p.name}": p for p in shown}, **submission.files}
     return ClusterSpec(
         hosts=wanted.hosts or needs.hosts,
         slots=wanted.slots or needs.slots,

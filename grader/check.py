@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grader.outcome import Outcome
-from grader.package import PUBLIC_FILES, PackageError, Problem
+from grader.package import PUBLIC_FILES, SHARED_FILES, PackageError, Problem
 
 _BLOCK = re.compile(r"^# /// script\s*\n((?:#.*\n)*?)# ///\s*$", re.M)
-_EXTRA_PUBLIC = {"sample_submission.py", "data.py", "model.py"}
+_EXTRA_PUBLIC = {"sample_submission.py", *SHARED_FILES}
 _PRIVATE_FILES = ("solution.py", "notes.md")
 _FEWEST_WRONG, _FEWEST_RIGHT, _HINTS = 6, 2, 3
 

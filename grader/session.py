@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -148,6 +149,7 @@ def _run_checks(
     arguments = [*map(str, files), "--import-mode=importlib", "-p", "no:cacheprovider"]
     arguments += ["-p", "no:terminal", "-c", os.devnull, f"--rootdir={problem.folder}"]
     arguments += ["-o", "junit_family=xunit2"]
+    arguments += ["-o", f"pythonpath={shlex.quote(str(problem.folder))}"]
     if order.junit is not None:
         arguments.append(f"--junitxml={order.junit}")
     with _clean_pytest_environment():

@@ -183,7 +183,7 @@ def main() -> None:
     outbox.write_json(f"started.r{runtime.rank}", started)
     with contextlib.suppress(OSError):
         _report_stack_on_signal(outbox.path(f"stack.r{runtime.rank}"))
-    sys.path.append(source)
+    sys.path += [str(root / "problem"), source]  # the driver's model.py, not a submission's
     # Until the grader has seen that all have started, nothing that could hide it may run.
     _wait_for(root / "in" / f"{job}.import", _POLL_S, runtime.progress)
     try:

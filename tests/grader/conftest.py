@@ -6,8 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def test(cluster, mode):
 @dataclass(frozen=True)
 class Package:
     """What a package of the tests is made of. checks: test_grade.py, by default one check for each
-    of `modes`, which the sum of all inputs passes."""
+    of `modes`, which the sum of all inputs passes. shared: further files, such as model.py."""
 
     runtime: str
     solution: str
@@ -71,6 +71,8 @@ class Package:
     case_s: float = 3
     load_s: float = 10
     refused: tuple[str, ...] = ()
+    driver: str = _DRIVER
+    shared: Mapping[str, str] = field(default_factory=dict)
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +92,8 @@ def grade_package(
         checks = package.checks or _CHECKS.format(modes=package.modes, ranks=package.hosts)
         for name, text in {
             "problem.toml": _TOML.format(**wanted),
-            "driver.py": _DRIVER,
+            "driver.py": package.driver,
+            **package.shared,
             "test_grade.py": checks,
             "stub.py": "def work(group, x, mode):\n    raise NotImplementedError\n",
             "card.md": "# For the tests\n",

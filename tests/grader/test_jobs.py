@@ -135,6 +135,36 @@ def test_a_python_problem_runs_alone(grade_package) -> None:
     assert "rank 0 raised KeyError at solution.py:13 in work" in checks["raises"]["message"]
 
 
+def test_checks_driver_and_submission_import_the_packages_model(grade_package) -> None:
+    driver = """
+import model
+
+def run(solution, group, case):
+    case.save("y", solution.work(group, model.twice(case.inputs["x"]), ""))
+"""
+    solution = """
+from model import twice
+
+def work(group, x, mode):
+    return twice(x)
+"""
+    checks = """
+import numpy as np
+import pytest
+from model import twice
+
+@pytest.mark.points(1)
+def test(cluster):
+    with cluster.job(1) as job:
+        assert job.run([dict(x=twice(np.ones(1)))]).outputs[0]["y"] == 8
+"""
+    shared = {"model.py": "def twice(x):\n    return 2 * x\n"}
+    graded = grade_package(
+        runtime="python", solution=solution, checks=checks, hosts=1, driver=driver, shared=shared
+    )
+    assert [(check["outcome"], check["message"]) for check in graded.values()] == [("passed", "")]
+
+
 @pytest.mark.parametrize("runtime", ["mpi", "torch", "python"])
 @pytest.mark.parametrize(
     ("line", "outcome", "says"),
