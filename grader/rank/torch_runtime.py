@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,18 @@ from grader.rank.trace import Recorder
 from grader.rank.traced_torch import TorchTracer
 
 _POLL_S = 0.001
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Give the group that is made within this name. The one that torch would give contains how many
+    groups the rank has, in which ranks that sat a case out differ: they would wait for ever."""
+    usual = distributed_c10d._process_group_name
+    distributed_c10d._process_group_name = lambda *_, **__: distributed_c10d.GroupName(name)
+    try:
+        yield
+    finally:
+        distributed_c10d._process_group_name = usual
 
 
 @dataclass(frozen=True)
@@ -60,7 +73,8 @@ class TorchRuntime:
         if size not in self._groups:
             members = dist.group.WORLD
             if size < self.size:
-                members = self._new_group(list(range(size)), use_local_synchronization=True)
+                with _named(f"distlab {size}"):
+                    members = self._new_group(list(range(size)), use_local_synchronization=True)
             assert members is not None
             self._warm_up(members)  # connections are made by the first operation
             self._groups[size] = TorchGroup(self.rank, size, members, self._device)

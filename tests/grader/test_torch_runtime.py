@@ -190,3 +190,28 @@ def test_operations_are_on_the_timeline(checks) -> None:
     posted = [s for s in ring if s["operation"] in ("isend", "irecv")]
     assert len(posted) == 6 and all(s["end"] is not None for s in posted)
     assert {s["peer"] for s in posted} == {1, 3}
+
+
+def test_a_job_runs_cases_on_more_and_fewer_ranks_in_any_order(grade_package) -> None:
+    checks = """
+import numpy as np
+import pytest
+
+@pytest.mark.points(1)
+def test(cluster):
+    with cluster.job(4) as job:
+        for ranks in (2, 1, 3, 4, 2):
+            run = job.run([dict(x=np.ones(5))] * ranks, dict(mode=""), timeout_s=5)
+            assert all(np.array_equal(given["y"], np.full(5, ranks)) for given in run.outputs)
+"""
+    solution = """
+import torch
+import torch.distributed as dist
+
+def work(group, x, mode):
+    x = torch.from_numpy(x)
+    dist.all_reduce(x, group=group.process_group)
+    return x
+"""
+    graded = grade_package(runtime="torch", solution=solution, checks=checks, modes=("one",))
+    assert [(check["outcome"], check["message"]) for check in graded.values()] == [("passed", "")]
