@@ -75,8 +75,8 @@ def ring_all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
     Point-to-point calls alone (send, recv, isend, irecv, batch_isend_irecv); collectives are
     refused. Each rank sends at most 2(n-1)/n of the tensor.
 
-    tensor: contiguous, any shape, float32, float64 or int64, any number of elements, 0 included; the
-        same shape and dtype on all ranks. Changed in place.
+    tensor: contiguous, any shape, float32, float64 or int64, any number of elements, 0 included.
+        The same shape and dtype on all ranks. Changed in place.
     group: 1 or more ranks. Their numbers in the group (`dist.get_rank(group)`) need not be their
         numbers in the job; `group_dst` and `group_src` take the former.
 

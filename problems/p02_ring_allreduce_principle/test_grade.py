@@ -126,8 +126,9 @@ def expect_one_chunk_a_link(n, number, src, dst):
         a, b = divmod(int(links[carried.argmax()]), n)
         raise Failed(
             f"n = {n}, round {number}: expected 1 chunk on the link {a} -> {b}, got "
-            f"{carried.max()}.\nUsual cause: whole vectors travel, so a link carries O(n) times the "
-            "data and the others rest.\nNext step: let every rank send 1/n of the vector at once."
+            f"{carried.max()}.\nUsual cause: whole vectors travel, so a link carries O(n) "
+            "times the data and the others rest.\nNext step: let every rank send 1/n of the "
+            "vector at once."
         )
     for what, ends in (("sends", src), ("receives", dst)):
         idle = np.setdiff1d(np.arange(n), ends)
@@ -188,9 +189,7 @@ def test_every_link_carries_one_chunk_a_round(cluster, measure):
 
 @pytest.mark.points(6)
 @pytest.mark.cluster(hosts=1, slots=1)
-@pytest.mark.needs(
-    "test_schedule_of_every_rank_count", "test_every_link_carries_one_chunk_a_round"
-)
+@pytest.mark.needs("test_schedule_of_every_rank_count", "test_every_link_carries_one_chunk_a_round")
 def test_schedule_of_1024_ranks(cluster, measure):
     """A thousand ranks: 2,046 rounds and 2,095,104 moves, right to the last, within 15 seconds."""
     with cluster.job(1, "schedule, n = 1,024") as job:
@@ -288,8 +287,8 @@ def expect_shape(array, shape):
 def test_costs_for_powers_of_two(cluster, rng):
     """The price of all four algorithms is right for 2 to 64 ranks, powers of two.
 
-    alpha, beta and sizes are drawn; so that no formula is compared with itself, the grader plays the
-    messages.
+    alpha, beta and sizes are drawn. So that no formula is compared with itself, the grader plays
+    the messages.
     """
     with cluster.job(1, "costs, powers of two") as job:
         expect_costs(job, rng, [2, 4, 8, 16, 32, 64])
@@ -387,7 +386,7 @@ def test_every_length_and_rank_count(cluster, rng):
     For float32, float64 and int64, and for tensors of two dimensions.
     """
     with cluster.job(4, "1 to 4 hosts") as job:
-        for ranks in (4, 3, 2, 1):
+        for ranks in (1, 2, 3, 4):
             for shape in (ranks, ranks + 1, ranks - 1, 1, 0, 1009, (7, 143)):
                 for dtype in (np.float64, np.float32, np.int64)[: 1 if shape != 1009 else 3]:
                     run_and_compare(
@@ -450,7 +449,7 @@ def test_no_host_sends_more_than_its_share(cluster, rng, measure):
 @pytest.mark.fault(f"rate {LINK_MBIT}mbit on all")
 @pytest.mark.needs("test_no_host_sends_more_than_its_share")
 def test_links_carry_both_directions_at_once(cluster, rng, measure):
-    """On links of 200 Mbit/s, 8 MiB take at most 1.65 times as long as the least bytes need.
+    """On links of 200 Mbit/s, 8 MiB take at most 1.6 times as long as the least bytes need.
 
     A link carries 200 Mbit/s each way. Ranks that take turns, half sending while the others
     receive, do not deadlock either, and use half of it.
@@ -462,12 +461,12 @@ def test_links_carry_both_directions_at_once(cluster, rng, measure):
         def once():
             return run_and_compare(job, make_dense_input(rng, 4, MIB)).elapsed_s / bound_s
 
-        sample = measure.best_of(once, enough=1.65)
+        sample = measure.best_of(once, enough=1.6)
         measure.at_least("no faster than the links", sample.best, 0.95, "x", else_=WENT_ROUND)
         measure.at_most(
             "time against the bound",
             sample.best,
-            1.65,
+            1.6,
             "x",
             else_="Usual cause: even ranks send first and odd ones receive first.\nNext step: post "
             "the receive (irecv), start the send (isend), and wait for both.",

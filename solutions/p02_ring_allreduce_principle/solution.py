@@ -35,7 +35,7 @@ def cost(n: int, size: int, alpha: float, beta: float, algorithm: str) -> float:
 
 
 def crossover(n: int, alpha: float, beta: float) -> float:
-    """Return the size at which ring and recursive doubling tie: rounds saved against bytes spent."""
+    """Return the size at which the ring's extra rounds cost what recursive doubling's bytes do."""
     ring_rounds, ring_share = _rounds_and_share(n, "ring")
     doubling_rounds, doubling_share = _rounds_and_share(n, "recursive doubling")
     if n == 1:
