@@ -10,7 +10,7 @@ import socket
 import statistics
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path as FilePath
@@ -53,11 +53,15 @@ class _Probe:
     """Rate at which the packets were sent: on a busy machine less than the path would carry."""
 
     @property
+    def serial_s(self) -> float:
+        """How long the packets take to pass the slowest link, one after another."""
+        rate = self.expected.rate_mbit
+        return self.packets * (self.size + _HEADERS) * 8 / (rate * 1e6) if rate else 0.0
+
+    @property
     def lasts_s(self) -> float:
         """How long the packets are under way, at most."""
-        way = (self.expected.delay_ms + self.expected.jitter_ms) / 1e3
-        rate = self.expected.rate_mbit
-        return way + (self.packets * (self.size + _HEADERS) * 8 / (rate * 1e6) if rate else 0.0)
+        return (self.expected.delay_ms + self.expected.jitter_ms) / 1e3 + self.serial_s
 
 
 @dataclass(frozen=True)
@@ -159,7 +163,7 @@ class Prober:
             for probe in probes:
                 if probe.expected.rate_mbit is None:
                     self._send(probe, range(first, min(first + _CHUNK, probe.packets)))
-            self._collect(poller, hosts, by_pair, time.monotonic() + _PAUSE_S)
+            self._collect(poller, hosts, by_pair, time.monotonic() + _PAUSE_S, awaited=probes)
         for probe in probes:
             if probe.expected.rate_mbit is not None:  # in one go, so that the path is the limit
                 began = time.monotonic()
@@ -168,8 +172,12 @@ class Prober:
                     self._take(probe.dst, by_pair)  # the socket's buffer may be small
                 spent = max(time.monotonic() - began, 1e-6)
                 probe.offered_mbit = probe.packets * (probe.size + _HEADERS) * 8 / spent / 1e6
+                # The next burst would queue behind this one in the switch, and arrive late.
+                drained = time.monotonic() + probe.serial_s
+                self._collect(poller, hosts, by_pair, drained, awaited=[probe])
         longest = max((probe.lasts_s for probe in probes), default=0.0)
-        self._collect(poller, hosts, by_pair, time.monotonic() + longest + _QUIET_MS / 1e3)
+        deadline = time.monotonic() + longest + _QUIET_MS / 1e3
+        self._collect(poller, hosts, by_pair, deadline, awaited=probes)
 
     def _send(self, probe: _Probe, numbers: range) -> None:
         sender, to = self._senders[probe.src], self._receivers[probe.dst].getsockname()
@@ -184,11 +192,14 @@ class Prober:
         hosts: dict[int, int],
         by_pair: dict[tuple[int, int], _Probe],
         deadline: float,
+        *,
+        awaited: Iterable[_Probe],
     ) -> None:
+        """Take packets of all probes until those awaited are complete, or the deadline."""
         while (left := deadline - time.monotonic()) > 0:
             for number, _ in poller.poll(max(1, left * 1e3)):
                 self._take(hosts[number], by_pair)
-            if all(len(p.seen) == p.packets for p in by_pair.values()):
+            if all(len(p.seen) == p.packets for p in awaited):
                 return
 
     def _take(self, host: int, by_pair: dict[tuple[int, int], _Probe]) -> None:

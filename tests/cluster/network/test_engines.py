@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import threading
@@ -33,6 +34,10 @@ FAULTS: list[dict[Path, Netem]] = [
     {Path(2, 0): Netem(delay_ms=8, reorder_pct=20, duplicate_pct=10)},
     partition([{0, 1}, {2, 3}]),
     partition([{0}, {1}, {2}, {3}]),
+    {
+        Path(i, j): Netem(rate_mbit=(16, 100, 200)[(i + 2 * j) % 3])
+        for i, j in itertools.permutations(range(4), 2)
+    },
 ]
 
 
