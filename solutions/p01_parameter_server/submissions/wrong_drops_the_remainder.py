@@ -1,0 +1,83 @@
+# /// script
+# [tool.distlab]
+# outcome = "crashed"
+# check = "test_shards_over_several_servers"
+# says = "MPI_ERR_TRUNCATE"
+# ///
+"""Takes size // servers for the length of every shard."""
+
+import contextlib
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+PULL, PUSH, DONE, PARAMS = 1, 2, 3, 4
+
+
+def serve(comm, servers, shard, apply_update, staleness):
+    left = set(range(servers, comm.Get_size()))
+    clock = dict.fromkeys(left, 0)
+    buffers = {rank: np.empty_like(shard) for rank in left}
+    receives, replies, held = {}, {}, {}
+    waiting, lost = set(), []
+    while left:
+        for rank in sorted(left):
+            try:
+                tag = received(comm, rank, buffers[rank], receives)
+            except MPI.Exception:
+                lost.append(rank)
+                tag = DONE
+            if tag == PUSH and staleness == 0:
+                held[rank] = buffers[rank].copy()
+            elif tag == PUSH:
+                apply_update(shard, buffers[rank])
+                clock[rank] += 1
+            elif tag == PULL:
+                waiting.add(rank)
+            elif tag == DONE:
+                left.remove(rank)
+        if held and left <= set(held):
+            apply_update(shard, sum(held.values()))
+            for rank in held:
+                clock[rank] += 1
+            held.clear()
+        slowest = min((clock[rank] for rank in left), default=0)
+        for rank in sorted(waiting & left - set(held)):
+            if staleness is None or clock[rank] - slowest <= staleness:
+                waiting.remove(rank)
+                snapshot = shard.copy()
+                with contextlib.suppress(MPI.Exception):
+                    replies[rank] = comm.Isend(snapshot, rank, PARAMS), snapshot
+        time.sleep(0.00005)
+    return sorted(lost)
+
+
+def received(comm, rank, buffer, receives):
+    """The tag of what has come from a worker, or None."""
+    if rank not in receives:
+        receives[rank] = comm.Irecv(buffer, rank, MPI.ANY_TAG)
+    status = MPI.Status()
+    if not receives[rank].Test(status):
+        return None
+    del receives[rank]
+    return status.Get_tag()
+
+
+def parts(vector, servers):
+    length = vector.size // servers
+    return [vector[server * length : (server + 1) * length] for server in range(servers)]
+
+
+def work(comm, servers, size, grad_fn, steps):
+    params = np.empty(size)
+    for step in range(steps):
+        for server in range(servers):
+            comm.Send(np.empty(0), server, PULL)
+        for server, part in enumerate(parts(params, servers)):
+            comm.Recv(part, server, PARAMS)
+        gradient = grad_fn(params, step)
+        for server, part in enumerate(parts(gradient, servers)):
+            comm.Send(part, server, PUSH)
+    for server in range(servers):
+        comm.Send(np.empty(0), server, DONE)
