@@ -31,6 +31,7 @@ from grader.wire import encode_array
 
 _LEAST_READY_TIMEOUT_S = 30.0
 _LEAVE_TIMEOUT_S = 2.0
+_LAST_WORDS_S = 0.01
 _SMALLEST_OUTPUT_LIMIT = 65536
 
 
@@ -85,6 +86,7 @@ class RankJob:
         self._traffic_before: tuple[Traffic, ...] | str = ()
         self._messages: MessageWatch | None = None
         self._kills: list[FaultSpan] = []
+        self._printed: str | None = None
 
     @property
     def started(self) -> float:
@@ -129,8 +131,12 @@ class RankJob:
     def __exit__(self, *_: object) -> None:
         job = self._now().job
         self._ended = time.monotonic()
-        self._announce({"end": True}, self._next_case)
-        job.wait(0 if self._in_trouble else _LEAVE_TIMEOUT_S)
+        if not self._in_trouble:
+            # Before the ranks leave: the launcher comments on ranks that leave without a goodbye.
+            time.sleep(_LAST_WORDS_S)
+            self._printed = job.output()
+            self._announce({"end": True}, self._next_case)
+            job.wait_for_ranks(_LEAVE_TIMEOUT_S)
         job.end()
         if self._messages is not None:
             self._messages.close()
@@ -247,7 +253,7 @@ class RankJob:
             ),
             ended - self._started,
             running.watch.hang,
-            running.job.output(),
+            running.job.output() if self._printed is None else self._printed,
         )
 
     def _now(self) -> _Running:

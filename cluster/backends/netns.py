@@ -127,8 +127,7 @@ class NetnsCluster(Cluster):
         process, pid = sandbox.start_host(
             command, info_read, info_write, Path(f"/run/netns/{name}"), owner
         )
-        if group is not None:
-            group.add(pid)
+        # Whoever enters the host joins its control groups; its first process only sleeps.
         record = HostRecord(
             name,
             pid,

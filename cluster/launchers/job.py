@@ -61,6 +61,9 @@ class RunningJob(Protocol):
     def wait(self, timeout_s: float) -> int | None:
         """Exit status of the job, None if it still runs after `timeout_s` seconds."""
 
+    def wait_for_ranks(self, timeout_s: float) -> None:
+        """Wait until every rank has ended, at most `timeout_s` seconds."""
+
     def output(self) -> str:
         """Everything that ranks and launcher printed so far, capped."""
 

@@ -24,18 +24,19 @@ from cluster.launchers.program import Program
 # mpirun itself cannot be asked who ended first: when a rank dies, its peers abort on the closed
 # connection, and mpirun then often blames one of those. So each rank's end is written down where it
 # happens. A signal is passed on, because mpirun tells signals from exits. mpirun ends what is left
-# with SIGTERM: the trap, which the rank does not inherit, lets a witness write first, unless that
-# was the end it saw.
+# with SIGTERM: the trap, which the rank does not inherit, lets a witness write first, and say so.
 _WITNESS = (
-    'trap told=1 TERM; ends=$1; shift; "$@"; code=$?; '
-    '[ "$told$code" = 1143 ] || echo $code > "$ends.r$OMPI_COMM_WORLD_RANK"; '
+    'trap told=told TERM; ends=$1; shift; "$@"; code=$?; '
+    'echo $code $told > "$ends.r$OMPI_COMM_WORLD_RANK"; '
     "trap - TERM; [ $code -gt 128 ] && kill -$((code - 128)) $$; exit $code"
 )
 _ECHO = re.compile(r"error occurred in Socket closed\s[^\n]*reported by process \[\d+,(\d+)\]")
 # MPI_ERR_UNKNOWN: with it Open MPI ends a rank whose peer closed its socket.
 _ECHO_STATUS = 14
-_ENDS_EVERY_S = 0.02
-_STATUS_BYTES = 8
+_ENDS_EVERY_S = 0.005
+_STATUSES = frozenset(map(str, (*range(129), *(128 + number for number in signal.Signals))))
+_STATUS_BYTES = 16
+_LEFT_POLL_S = 0.002
 
 
 class MpiJob:
@@ -56,7 +57,7 @@ class MpiJob:
         self._placement = tuple(placement)
         self._session = session
         self._ends_name, self._next_look = ends_name, 0.0
-        self._ends: dict[int, RankEnd] = {}
+        self._ends: dict[int, RankEnd | None] = {}  # None: mpirun ended it
 
     @property
     def placement(self) -> tuple[Host, ...]:
@@ -74,28 +75,44 @@ class MpiJob:
         over, now = not self.running(), time.monotonic()
         if over or now >= self._next_look:
             self._next_look = now + _ENDS_EVERY_S
-            for rank, host in enumerate(self._placement):
-                status = None if rank in self._ends else self._end_of(rank, host)
-                if status is not None:
-                    self._ends[rank] = RankEnd(rank, host.name, status)
-        if not self._ends:
+            self._look_for_ends()
+        ends = [end for end in self._ends.values() if end is not None]
+        if not ends:
             return []
         if over:
             self._output.wait(0.5)
         echoes = {int(rank) for rank in _ECHO.findall(self.output())}
-        own = [end for end in self._ends.values() if end.rank not in echoes]
+        own = [end for end in ends if end.rank not in echoes]
         return sorted(own, key=lambda end: end.status == _ECHO_STATUS)
 
-    def _end_of(self, rank: int, host: Host) -> int | None:
-        if self._ends_name is None:
-            return None
-        with contextlib.suppress(ClusterError, FileNotFoundError, OversizedFile):
-            name = f"{self._ends_name}.r{rank}"
-            if host.mailbox.size(name):
-                text = host.mailbox.fetch(name, _STATUS_BYTES).strip()
-                if text.isdigit():
-                    return 128 - int(text) if int(text) > 128 else int(text)
-        return None
+    def _look_for_ends(self) -> None:
+        for rank, host in enumerate(self._placement):
+            words = [] if rank in self._ends else self._written_end(rank, host)
+            if not words or words[0] not in _STATUSES:
+                continue
+            code, told = int(words[0]), words[1:] == ["told"]
+            status = 128 - code if code > 128 else code
+            by_mpirun = told and status == -signal.SIGTERM
+            self._ends[rank] = None if by_mpirun else RankEnd(rank, host.name, status)
+
+    def _written_end(self, rank: int, host: Host) -> list[str]:
+        """What a rank's witness wrote, in words; empty where it has not."""
+        if self._ends_name is not None:
+            with contextlib.suppress(ClusterError, FileNotFoundError, OversizedFile):
+                name = f"{self._ends_name}.r{rank}"
+                if host.mailbox.size(name):
+                    text = host.mailbox.fetch(name, _STATUS_BYTES)
+                    return text.decode("ascii", "replace").split()
+        return []
+
+    def wait_for_ranks(self, timeout_s: float) -> None:
+        """Wait until every rank has ended; mpirun itself may take longer."""
+        deadline = time.monotonic() + timeout_s
+        while self.running() and time.monotonic() < deadline:
+            self._look_for_ends()
+            if len(self._ends) == len(self._placement):
+                return
+            time.sleep(_LEFT_POLL_S)
 
     def wait(self, timeout_s: float) -> int | None:
         """Exit status of mpirun, None if it still runs after `timeout_s` seconds."""
@@ -109,14 +126,18 @@ class MpiJob:
         return self._output.text()
 
     def end(self) -> None:
-        """End the launcher; ranks go with their hosts."""
+        """End the launcher; ranks that still run go with their hosts."""
+        left = len(self._ends) == len(self._placement)
         if self.running():
-            self._process.terminate()
-            if self.wait(0.3) is None:
+            if not left:
+                self._process.terminate()
+                self.wait(0.3)
+            if self.running():
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
-        self._output.wait(1.0)
+        # Its agents keep the stream open until the hosts' daemons have noticed.
+        self._output.wait(0 if left else 1.0)
         shutil.rmtree(self._session, ignore_errors=True)
 
 

@@ -40,6 +40,9 @@ class SoloJob:
         except subprocess.TimeoutExpired:
             return None
 
+    def wait_for_ranks(self, timeout_s: float) -> None:
+        self.wait(timeout_s)
+
     def output(self) -> str:
         return self._output.text()
 

@@ -69,6 +69,10 @@ class TorchJob:
         failure = self.first_failure()
         return 0 if failure is None else failure.status
 
+    def wait_for_ranks(self, timeout_s: float) -> None:
+        """Wait until every rank has ended."""
+        self.wait(timeout_s)
+
     def output(self, rank: int | None = None) -> str:
         """What one rank, or every rank in turn, printed so far; capped."""
         if rank is not None:

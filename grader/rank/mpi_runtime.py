@@ -44,9 +44,6 @@ class MpiRuntime:
     def refused_use(self) -> RefusedCall | None:
         return self._seal.refused_use
 
-    def close(self) -> None:
-        """MPI_Finalize comes with the end of the process."""
-
     def _pair(self, size: int) -> tuple[MPI.Intracomm, TracedComm]:
         """Two communicators of the same ranks, so that ours and the learner's never meet."""
         if size not in self._groups:

@@ -15,10 +15,10 @@ import contextlib
 import faulthandler
 import importlib.util
 import json
+import math
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.0005
 _IDLE_POLL_S = 0.003
+_IDLE_AFTER_S = 0.1
 STACK_SIGNAL = signal.SIGUSR2
 
 
@@ -97,10 +98,18 @@ class Case:
                 self.inputs[name] = np.load(path, allow_pickle=False)
 
 
-def _wait_for(path: Path, poll_s: float, progress: Callable[[], None]) -> None:
+def _wait_for(path: Path, progress: Callable[[], None], eager_s: float = math.inf) -> None:
+    """Wait for a file: eagerly at first, then so that ranks that wait do not fill the machine."""
+    idle_from = time.monotonic() + eager_s
     while not path.exists():
         progress()
-        time.sleep(poll_s)
+        time.sleep(_POLL_S if time.monotonic() < idle_from else _IDLE_POLL_S)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # the submission may have put anything there
+            stream.flush()
 
 
 def _load(name: str, path: Path) -> ModuleType:
@@ -140,7 +149,7 @@ def _run_cases(
     inbox, source, number = root / "in", str(root / "submission"), 0
     while True:
         announcement = inbox / f"{job}.case{number}.json"
-        _wait_for(announcement, _IDLE_POLL_S, runtime.progress)
+        _wait_for(announcement, runtime.progress, _IDLE_AFTER_S)
         request = json.loads(announcement.read_text())
         if request.get("end"):
             return
@@ -152,7 +161,7 @@ def _run_cases(
             outbox.write_json(f"{prefix}.ready", {})
             # Parameters come with the inputs: the clock runs from the moment they can be read.
             go = inbox / f"{job}.case{number}.go"
-            _wait_for(go, _POLL_S, runtime.progress)
+            _wait_for(go, runtime.progress)
             given = json.loads(go.read_text())
             case = Case(inbox, outbox, prefix, given["params"])
             case.load_inputs(job, given["inputs"])
@@ -164,6 +173,7 @@ def _run_cases(
             refused = runtime.refused_use()
             if refused is not None:
                 verdict = _describe(refused, source)
+            _flush()
             outbox.write_json(f"{prefix}.done", verdict)
         number += 1
 
@@ -185,7 +195,7 @@ def main() -> None:
         _report_stack_on_signal(outbox.path(f"stack.r{runtime.rank}"))
     sys.path += [str(root / "problem"), source]  # the driver's model.py, not a submission's
     # Until the grader has seen that all have started, nothing that could hide it may run.
-    _wait_for(root / "in" / f"{job}.import", _POLL_S, runtime.progress)
+    _wait_for(root / "in" / f"{job}.import", runtime.progress)
     try:
         solution = _load("solution", root / "submission" / settings["entry"])
         driver = _load("driver", root / "problem" / "driver.py")
@@ -195,11 +205,10 @@ def main() -> None:
         os._exit(1)
     outbox.write_json(f"loaded.r{runtime.rank}", {"status": "done"})
     _run_cases(runtime, root, job, outbox, driver, solution)
-    for thread in threading.enumerate():
-        if thread is not threading.main_thread() and not thread.daemon:
-            thread.join(timeout=1)
-    runtime.close()
-    sys.stdout.flush()
+    _flush()
+    # Every answer has been read. What the submission left running, or left to be done at the end,
+    # is not waited for.
+    os._exit(0)
 
 
 if __name__ == "__main__":

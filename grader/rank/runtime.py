@@ -25,9 +25,6 @@ class Runtime(Protocol):
     def refused_use(self) -> BaseException | None:
         """What the submission used although the problem forbids it, whether or not it noticed."""
 
-    def close(self) -> None:
-        """Leave the job in good order."""
-
 
 def join(kind: str, settings: Mapping[str, Any], out: Path, source: str) -> Runtime:
     """Join the job. kind: `runtime` of problem.toml; only its library is imported.
@@ -62,6 +59,3 @@ class SoloRuntime:
 
     def refused_use(self) -> None:
         """Nothing is watched."""
-
-    def close(self) -> None:
-        """Nothing was opened."""

@@ -92,6 +92,3 @@ class TorchRuntime:
 
     def refused_use(self) -> None:
         """What is refused raises where it is called."""
-
-    def close(self) -> None:
-        dist.destroy_process_group()
