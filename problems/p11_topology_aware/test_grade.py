@@ -9,10 +9,11 @@ import pytest
 from grader.compare import expect_close, expect_equal, output
 from grader.ended import Failed
 
-KIB = 1 << 10
+MIB = 1 << 20
 MOST_CPUS = 2048
 MBIT_PER_GBPS = 2
-VECTOR = 1536 * KIB
+VECTOR = 2 * MIB
+WENT_ROUND = "Data went round the network that is counted."
 
 
 def ask(job, what, text, ranks=1, **params):
@@ -156,8 +157,8 @@ def test_reads_the_matrix_of_every_driver(cluster, rng):
     On a terminal the header is underlined: escape codes stand around it.
     """
     with cluster.job(1, "matrices") as job:
-        for name, make in data.MACHINES.items():
-            machine = make() if name == "laptop" else make().shuffled(rng)
+        for make in data.MACHINES.values():
+            machine = make().shuffled(rng)
             for style in data.STYLES:
                 look = {"colour": bool(rng.integers(2)), "spaces": bool(rng.integers(2))}
                 expect_topology(
@@ -359,7 +360,8 @@ def test_your_order_pays_on_real_links(cluster, rng, measure):
     """On four hosts whose twelve links are as fast as the topology says, your ring is at least 1.8
     times as fast as the ring in rank order.
 
-    2 Mbit/s for each GB/s. Both orders take turns in one job, with the same all-reduce.
+    2 Mbit/s for each GB/s. Rank order runs before and after yours, in one job, with the same
+    all-reduce.
     """
     machine, best = emulated(rng)
     for i, j in itertools.permutations(range(4), 2):
@@ -372,42 +374,40 @@ def test_your_order_pays_on_real_links(cluster, rng, measure):
         }
         for _ in range(4)
     ]
+    bound_s = 1.5 * VECTOR * 8 / (MBIT_PER_GBPS * best * 1e6)
     with cluster.job(4, "rank order and yours") as job:
-        in_turns = [
-            [ring_seconds(job, inputs, order, measure) for order in ("rank", "yours")]
-            for _ in range(3)
-        ]
-    judge_times(*np.min(in_turns, axis=0), best, measure)
+        sent = []
+        before_s = ring_seconds(job, inputs, "rank", sent)
+        yours = measure.best_of(
+            lambda: ring_seconds(job, inputs, "yours", sent) / bound_s, enough=1.5, most=5
+        )
+        after_s = ring_seconds(job, inputs, "rank", sent)
+    least = min(sent) / (1.5 * VECTOR)
+    measure.at_least("bytes sent by a host, against 2(n-1)/n", least, 1, "x", else_=WENT_ROUND)
+    judge_times(min(before_s, after_s) / bound_s, yours.best, measure)
 
 
-def ring_seconds(job, inputs, order, measure):
-    """One all-reduce along a ring: its sum must be right, and its bytes must have travelled."""
+def ring_seconds(job, inputs, order, sent):
+    """One all-reduce along a ring. Its sum must be right; `sent` gets the hosts' bytes."""
     run = job.run(inputs, {"ask": "all-reduce", "order": order})
     must_be_well_formed(run)
     must_be_order(output(run.outputs[0], "order", 0), 4, "the emulated machine")
     want = np.sum([given["vector"] for given in inputs], axis=0)
     for rank, outputs in enumerate(run.outputs):
         expect_equal(output(outputs, "total", rank), want, where=f"in the sum on rank {rank}")
-    measure.at_least(
-        "least bytes sent by a host, against 2(n-1)/n of the vector",
-        min(t.sent_bytes for t in run.traffic) / (1.5 * VECTOR),
-        1.0,
-        "x",
-        else_="Data went round the network that is counted.",
-    )
+    sent += [traffic.sent_bytes for traffic in run.traffic]
     return run.elapsed_s
 
 
-def judge_times(rank_s, yours_s, best, measure):
-    bound_s = 1.5 * VECTOR * 8 / (MBIT_PER_GBPS * best * 1e6)
+def judge_times(rank, yours, measure):
+    """Both in multiples of the time that the best ring's slowest link needs."""
     about = (
-        "Usual cause: your ring crosses a link that PCIe and the socket interconnect have to "
-        "serve.\nNext step: print order and bandwidth[order[k]][order[k+1]] for each k."
+        "Usual cause: your ring crosses a link that PCIe or the sockets have to carry.\n"
+        "Next step: print order and bandwidth[order[k]][order[k+1]] for each k."
     )
-    measure.note("time in rank order", rank_s, "s")
-    measure.note("time in your order", yours_s, "s")
-    measure.at_least("faster than rank order", rank_s / yours_s, 1.8, "x", else_=about)
-    measure.at_most("time against the bound", yours_s / bound_s, 2.0, "x", else_=about)
+    measure.note("rank order against the bound", rank, "x")
+    measure.at_least("faster than rank order", rank / yours, 1.8, "x", else_=about)
+    measure.at_most("time against the bound", yours, 2.0, "x", else_=about)
 
 
 def emulated(rng):

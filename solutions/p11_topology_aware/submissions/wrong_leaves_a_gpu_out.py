@@ -1,7 +1,7 @@
 # /// script
 # [tool.distlab]
 # outcome = "failed"
-# check = "test_your_order_pays_on_real_links"
+# check = "test_ring_on_known_machines"
 # says = "every GPU"
 # ///
 """Drops the GPU that would make the ring slow."""
