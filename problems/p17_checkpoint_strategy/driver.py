@@ -98,10 +98,10 @@ class Script:
             self.case.save("first", state["adam"]["first"][0])
             self.case.save("count", np.array([state["adam"]["count"]], np.int64))
         self.case.save("progress", self.progress.copy())
+        self.progress[:2] = step
 
     def keep_saving(self, most=100_000):
         """Save one step after the other, without a pause, until the kill comes."""
-        self.progress[2] = 0
         for step in range(self.last + 1, self.last + 1 + most):
             self.train_to(step)
             self.progress[0] = step
@@ -205,7 +205,7 @@ def progress(rank):
     pages outlive the process."""
     path = OWN / f"progress.r{rank}"
     if not path.exists():
-        np.array([-1, -1, 1], np.int64).tofile(path)
+        np.array([-1, -1, 0], np.int64).tofile(path)
     return np.memmap(path, np.int64, "r+")
 
 
@@ -381,7 +381,6 @@ def train(solution, group, case):
     given = case.params
     trainer = Trainer(group, case.inputs["images"], case.inputs["labels"], given["seed"])
     begun, checkpointer = progress(group.rank), None
-    begun[2] = 0
     if given["every"]:
         checkpointer = solution.Checkpointer(str(FOLDER), group.rank, group.world_size, keep=2)
     if given["resume"]:

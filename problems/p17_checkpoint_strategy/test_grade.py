@@ -312,10 +312,14 @@ def test_training_is_hardly_blocked(cluster, rng, measure):
             saving = job.run(bases, script((*loop, True)))
             return 100 * (saving.elapsed_s - without.elapsed_s) / bound_s
 
-        sample = measure.best_of(once, enough=10, least=1, most=4)
+        blocked = [once()]
+        while min(blocked) > 10 and len(blocked) < 3:
+            blocked.append(once())
+        if 10 < min(blocked) < 50:  # near enough to the bound for other programs to be the reason
+            blocked += measure.best_of(once, enough=10, least=1, most=4).values
         measure.at_most(
             "training blocked, against a synchronous save",
-            sample.best,
+            min(blocked),
             10,
             "%",
             else_="Usual cause: save_async writes, or waits for what it has just begun; or the "
@@ -343,32 +347,35 @@ def kill_and_restore(cluster, rng, ranks, size, keep, jobs, measure):
     """Job after job restores, goes on saving, and is killed. Each must find what the last left."""
     bases = make_bases(rng, ranks, size)
     everyone = range(ranks)
-    lost, begun, confirmed, steps = 0, -1, -1, []
+    begun, confirmed, steps, unfinished = -1, -1, [], 0
     for number in range(jobs + 1):
         with cluster.job(ranks, f"job {number + 1}") as job:
             run = job.run(bases, script(("restore",), keep=keep))
-            begun, confirmed = last_progress(run, number)
+            begun, confirmed = last_progress(run)
             steps.append(
                 expect_step(
                     run,
                     bases,
-                    list(range(confirmed, begun + 1)) if number else [-1],
+                    range(confirmed, begun + 1),
                     where=f"after kill {number}; wait() had confirmed step {confirmed}",
                     cause="a file is written under its final name, or an old checkpoint is removed "
                     "before the new one is complete.",
                     next_step=ORDER + ".",
                 )
             )
+            unfinished += begun > steps[-1]
             if number < jobs:
                 params = script(("restore",), ("keep_saving",), keep=keep)
                 ending = killing_all(job, everyone, *rng.uniform([0.03, 0], [0.25, 0.02]))
                 job.run(bases, params, lost=everyone, during=ending)
-                lost += ranks
             else:
                 last = job.run(
                     bases, script(("save", begun + 1), ("wait",), ("meet",), ("count",), keep=keep)
                 )
-    measure.note("ranks killed while they saved", lost, "kills")
+    if unfinished < jobs / 2:
+        raise Unfit(f"only {unfinished} of {jobs} kills came while a step was being saved")
+    measure.note("ranks killed", jobs * ranks, "kills")
+    measure.note("jobs that were killed before their newest step was complete", unfinished, "jobs")
     measure.note("step reached in spite of them", steps[-1])
     measure.at_most(
         "bytes in checkpoints' sizes after the last kill",
@@ -380,11 +387,11 @@ def kill_and_restore(cluster, rng, ranks, size, keep, jobs, measure):
     )
 
 
-def last_progress(run, number):
+def last_progress(run):
     """The newest step that any rank had begun, and the newest that all had seen confirmed."""
     progress = [output(outputs, "progress", r) for r, outputs in enumerate(run.outputs)]
-    if number and any(p[2] for p in progress):
-        raise Unfit("a rank was to be killed while it saved; it had not begun, or had ended before")
+    if any(p[2] for p in progress):
+        raise Unfit("a rank was to be killed while it saved; it had come to its end before")
     return int(max(p[0] for p in progress)), int(min(p[1] for p in progress))
 
 
@@ -472,7 +479,7 @@ def test_resumed_training_is_bit_identical(cluster, rng, measure):
         train(job, seed, killed_after_s=0.8, stop_at=stop_at)
     with cluster.job(2, "resumed") as job:
         run = train(job, seed + 1, resume=True)
-    begun, confirmed = last_progress(run, 1)
+    begun, confirmed = last_progress(run)
     if confirmed < EVERY:
         raise Unfit("the training was killed before it had saved twice; this machine is too busy")
     for rank in range(2):

@@ -13,6 +13,7 @@ from solution import optimal_interval
 mpl.use("svg")
 import matplotlib.pyplot as plt
 
+plt.rcParams["svg.fonttype"] = "none"
 HERE = Path(__file__).resolve().parent
 HOUR = 3600.0
 MEAN = 54 * 24 * HOUR / 419  # between two interruptions of Llama 3's training
@@ -32,7 +33,7 @@ def main():
         lifetimes = rng.weibull(shape, 200_000) * MEAN / math.gamma(1 + 1 / shape)
         chosen = optimal_interval(cost, 1 / MEAN)
         young = math.sqrt(2 * cost * MEAN)
-        intervals = chosen * np.geomspace(1 / 6, 6, 61)
+        intervals = chosen * np.geomspace(1 / 6, 6, 41)
         wastes = [waste(t, cost, lifetimes) for t in intervals]
         least = min(wastes)
         label = f"save {cost / 60:.1f} min, " + ("exponential" if shape == 1 else "Weibull 0.7")

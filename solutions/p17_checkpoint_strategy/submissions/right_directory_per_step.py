@@ -119,8 +119,10 @@ class Checkpointer:
 
     def complete(self):
         """Directories of complete steps, newest first."""
-        places = sorted(self.folder.iterdir(), reverse=True)
-        return [place for place in places if any(place.glob("complete?"))]
+        names = sorted(os.listdir(self.folder), reverse=True)
+        marks = [f"complete{rank}" for rank in range(self.ranks)]
+        places = [self.folder / name for name in names]
+        return [place for place in places if any((place / mark).exists() for mark in marks)]
 
     def read(self, place, rank):
         try:
@@ -131,8 +133,9 @@ class Checkpointer:
         return content if hashlib.blake2b(content).hexdigest() == right else None
 
     def clear(self, place, rank):
-        for path in [*place.glob(f"{rank}.*"), *place.glob(f"complete{rank}*")]:
-            path.unlink(missing_ok=True)
+        names = [f"{rank}.{kind}" for kind in ("whole", "part", "hash", "data")]
+        for name in [*names, f"complete{rank}", f"complete{rank}.part", "complete.part"]:
+            (place / name).unlink(missing_ok=True)
 
     def restore(self):
         self.wait()
@@ -142,13 +145,13 @@ class Checkpointer:
                 state = torch.load(place / f"{self.rank}.data", weights_only=True)
                 found, newest = (int(place.name), state), place.name
                 break
-        for place in self.folder.iterdir():
-            if place.name > newest:
-                self.clear(place, self.rank)
+        for name in os.listdir(self.folder):
+            if name > newest:
+                self.clear(self.folder / name, self.rank)
                 try:
-                    place.rmdir()
+                    os.rmdir(self.folder / name)
                 except OSError:
-                    continue  # another rank's files are in it still
+                    continue  # another rank's files are in it still, or it has removed it
         return found
 
 

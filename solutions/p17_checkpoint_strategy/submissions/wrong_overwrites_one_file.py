@@ -83,7 +83,9 @@ def put_together(plain, path):
         return plain
     if "tensor" in plain:
         raw = np.fromfile(path / f"tensor{plain['tensor']}", np.uint8)
-        return torch.from_numpy(raw).view(getattr(torch, plain["dtype"])).reshape(plain["shape"])
+        dtype = getattr(torch, plain["dtype"])
+        flat = torch.from_numpy(raw).view(dtype) if raw.size else torch.empty(0, dtype=dtype)
+        return flat.reshape(plain["shape"])
     if "items" in plain:
         return {put_together(k, path): put_together(v, path) for k, v in plain["items"]}
     [(kind, values)] = plain.items()

@@ -92,7 +92,7 @@ class Checkpointer:
     def _save(self, step: int, snapshot: Any) -> None:
         """Runs on the writer thread. Every line's place in this order matters."""
         final = self._path(step, self._rank)
-        temporary = final.with_name(f"{final.name}.tmp")
+        temporary = final.with_name(f"{final.name}.tmp{os.getpid()}")
         try:
             with temporary.open("wb") as file:
                 _write_shard(file, snapshot)
