@@ -449,7 +449,7 @@ def test_no_host_sends_more_than_its_share(cluster, rng, measure):
 @pytest.mark.fault(f"rate {LINK_MBIT}mbit on all")
 @pytest.mark.needs("test_no_host_sends_more_than_its_share")
 def test_links_carry_both_directions_at_once(cluster, rng, measure):
-    """On links of 200 Mbit/s, 8 MiB take at most 1.6 times as long as the least bytes need.
+    """On links of 200 Mbit/s, 8 MiB take at most 1.75 times as long as the least bytes need.
 
     A link carries 200 Mbit/s each way. Ranks that take turns, half sending while the others
     receive, do not deadlock either, and use half of it.
@@ -461,12 +461,12 @@ def test_links_carry_both_directions_at_once(cluster, rng, measure):
         def once():
             return run_and_compare(job, make_dense_input(rng, 4, MIB)).elapsed_s / bound_s
 
-        sample = measure.best_of(once, enough=1.6)
+        sample = measure.best_of(once, enough=1.75)
         measure.at_least("no faster than the links", sample.best, 0.95, "x", else_=WENT_ROUND)
         measure.at_most(
             "time against the bound",
             sample.best,
-            1.6,
+            1.75,
             "x",
             else_="Usual cause: even ranks send first and odd ones receive first.\nNext step: post "
             "the receive (irecv), start the send (isend), and wait for both.",
