@@ -258,6 +258,13 @@ class Cluster(ABC):
         valid = ", ".join(h.name for h in self.hosts)
         raise NoSuchHost(f"there is no host {name!r}; this cluster has {valid}")
 
+    def trouble(self) -> str | None:
+        """What the cluster itself has come to grief of, as a sentence; None as long as all is well.
+
+        Hosts that a fault has killed do not count.
+        """
+        return None
+
     def watch_messages(self) -> MessageWatch | None:
         """Begin to watch the hosts' links for messages of MPI collectives; None where the links
         cannot be watched from outside of the hosts."""

@@ -18,7 +18,7 @@ from typing import Any, Self
 from cluster.interface import Cluster, ClusterError, Host, Traffic, Unfit
 from cluster.launchers.job import DEFAULT_OPTIONS, JobOptions, RankLauncher, RunningJob
 from cluster.network.mpi_messages import CollectiveMessage, MessageWatch
-from grader.ended import RefusedCallSeen
+from grader.ended import CheckEnded, RefusedCallSeen
 from grader.launching import rank_program
 from grader.package import Problem
 from grader.rank_files import Array, RankFiles, decode
@@ -181,6 +181,12 @@ class RankJob:
                 ended = time.monotonic()
             after = self._count()
             self._must_not_be_refused(self._collectives())
+        except CheckEnded as verdict:
+            self._in_trouble = True
+            trouble = self._cluster.trouble()
+            if trouble is not None:
+                raise Unfit(trouble) from verdict
+            raise
         except BaseException:
             self._in_trouble = True
             raise

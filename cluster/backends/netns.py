@@ -87,6 +87,12 @@ class NetnsCluster(Cluster):
             self.close()
             raise
 
+    def trouble(self) -> str | None:
+        engine = self.site.engine
+        if self.spec.network_faults and engine is not None and not engine.alive():
+            return "the network-fault engine died while the job ran; run again"
+        return None
+
     def watch_messages(self) -> MessageWatch | None:
         with contextlib.suppress(OSError):
             return MessageWatch([data_port(host.index) for host in self.hosts])
@@ -186,6 +192,9 @@ class NetnsBackend(Backend):
         self.wiring.close()
 
     def _wait_for_engine(self) -> None:
+        if self.engine is not None and self._engine_ready and not self.engine.alive():
+            self.engine.stop()
+            self.engine, self._engine_ready = None, False
         self.prepare_network_faults()
         assert self.engine is not None
         if not self._engine_ready:
@@ -194,8 +203,6 @@ class NetnsBackend(Backend):
             except EngineError as error:
                 raise Unfit(f"this machine makes no network faults: {error}") from error
             self._engine_ready = True
-        elif not self.engine.alive():
-            raise Unfit("the network-fault engine died; run again")
 
     def _write_agent(self) -> None:
         program = Path(__file__).resolve().parent.parent / "enter.py"
