@@ -45,9 +45,6 @@ def parse_topology(text: str) -> Topology:
     return _parse_matrix(COLOUR.sub("", text))
 
 
-# The matrix
-
-
 def _parse_matrix(text: str) -> Topology:
     lines = text.splitlines()
     header = next((match for line in lines if (match := HEADER.match(line))), None)
@@ -100,9 +97,6 @@ def _cpus_of_list(text: str) -> frozenset[int]:
     except ValueError:
         raise ValueError(f"{text!r} is no list of CPUs such as 0-23,48-71") from None
     return frozenset(cpu for ends in ranges for cpu in range(ends[0], ends[-1] + 1))
-
-
-# XML
 
 
 @dataclass(frozen=True)
@@ -234,9 +228,6 @@ def _cpus_of_mask(text: str) -> frozenset[int]:
     return frozenset(cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1)
 
 
-# The ring
-
-
 def ring_order(topology: Topology) -> list[int]:
     """The ring whose slowest link is fastest: binary search over the bandwidths; see stub.py."""
     bandwidth = topology.bandwidth
@@ -284,9 +275,6 @@ def _ring_at_least(bandwidth: tuple[tuple[float, ...], ...], least: float) -> li
         visited ^= 1 << j
         last = ends[visited] & into[j]
     return order[::-1]
-
-
-# Binding
 
 
 def bind(topology: Topology, rank: int) -> tuple[frozenset[int], int | None, str | None]:

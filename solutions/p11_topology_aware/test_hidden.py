@@ -1,10 +1,12 @@
 """Harder cases of problem 11, not shown to a learner."""
 
 import re
+from dataclasses import replace
 
 import data
 import numpy as np
 import pytest
+from model import STYLES
 from test_grade import expect_best_ring, expect_topology
 
 
@@ -35,10 +37,10 @@ def test_texts_as_people_hand_them_in(cluster, rng):
     XML, and GPUs of other generations."""
     with cluster.job(1, "texts as handed in") as job:
         for name in ("dgx_a100", "bridged_pairs"):
-            for style in data.STYLES:
+            for style in STYLES:
                 expect_topology(job, Captured(data.MACHINES[name]().shuffled(rng)), style)
         for sm in (60, 70, 100, 103):
-            machine = data.replace(data.drawn(rng, 6), sm=sm)
+            machine = replace(data.drawn(rng, 6), sm=sm)
             expect_topology(
                 job,
                 Captured(machine),
