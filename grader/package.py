@@ -173,19 +173,28 @@ def _line_of(text: str, location: list[str]) -> int:
 
 def discover(root: Path | None = None) -> tuple[Problem, ...]:
     """All problem packages below `root`/problems, by number."""
-    folder = (root or root_folder()) / "problems"
-    if not folder.is_dir():
-        raise PackageError(f"{folder} is missing; run distlab from a complete checkout")
-    found = [path for path in sorted(folder.iterdir()) if _FOLDER.fullmatch(path.name)]
-    return tuple(load(path) for path in found)
+    return tuple(map(load, _folders(root)))
 
 
 def find(wanted: str, root: Path | None = None) -> Problem:
-    """The problem called `wanted`: a number, a slug, or a folder's name."""
-    problems = discover(root)
-    for problem in problems:
-        numbers = {str(problem.number), f"{problem.number:02d}", f"p{problem.number:02d}"}
-        if wanted in {problem.slug, problem.name} | numbers:
-            return problem
-    known = ", ".join(f"{problem.number:02d}" for problem in problems)
+    """The problem called `wanted`: a number, a slug, or a folder's name.
+
+    Others are not read: a package that somebody is still writing is in nobody's way.
+    """
+    numbers = []
+    for folder in _folders(root):
+        match = _FOLDER.fullmatch(folder.name)
+        assert match is not None
+        number, slug = match.groups()
+        if wanted in {slug, folder.name, number, str(int(number)), f"p{number}"}:
+            return load(folder)
+        numbers.append(number)
+    known = ", ".join(numbers)
     raise PackageError(f"there is no problem {wanted!r}; there are {known} (see `distlab list`)")
+
+
+def _folders(root: Path | None) -> list[Path]:
+    folder = (root or root_folder()) / "problems"
+    if not folder.is_dir():
+        raise PackageError(f"{folder} is missing; run distlab from a complete checkout")
+    return [path for path in sorted(folder.iterdir()) if _FOLDER.fullmatch(path.name)]

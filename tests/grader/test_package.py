@@ -67,3 +67,14 @@ def test_an_unknown_problem_lists_the_known() -> None:
 def test_every_folder_of_problems_is_a_package() -> None:
     folders = {p.name for p in SOURCE.parent.iterdir() if p.is_dir()}
     assert {problem.name for problem in discover()} == folders
+
+
+def test_a_package_that_is_half_written_is_in_nobodys_way(tmp_path: Path) -> None:
+    problems = tmp_path / "problems"
+    shutil.copytree(SOURCE, problems / "p03_allreduce_mpi")
+    (problems / "p04_half_written").mkdir()
+    assert find("3", tmp_path).number == 3
+    with pytest.raises(PackageError, match="p04_half_written/problem.toml is missing"):
+        find("half_written", tmp_path)
+    with pytest.raises(PackageError, match="there are 03, 04"):
+        find("5", tmp_path)
