@@ -74,7 +74,7 @@ def test_a_package_that_is_half_written_is_in_nobodys_way(tmp_path: Path) -> Non
     shutil.copytree(SOURCE, problems / "p03_allreduce_mpi")
     (problems / "p04_half_written").mkdir()
     assert find("3", tmp_path).number == 3
-    with pytest.raises(PackageError, match="p04_half_written/problem.toml is missing"):
+    with pytest.raises(PackageError, match=r"p04_half_written/problem\.toml is missing"):
         find("half_written", tmp_path)
     with pytest.raises(PackageError, match="there are 03, 04"):
         find("5", tmp_path)

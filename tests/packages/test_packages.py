@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from grader.check import complaints, prove, run_grading, submissions
@@ -30,6 +33,31 @@ def test_the_reference_earns_full_marks(problem: Problem) -> None:
 def test_the_stub_earns_nothing(problem: Problem) -> None:
     result, code = run_grading(problem, problem.folder / "stub.py", [])
     assert (code, result["score"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "outcome", "says"),
+    [
+        ("", "failed", "defines no"),
+        ("{names} = __file__.no_such_thing", "crashed", "AttributeError"),
+        ("def {name}(*_, **__):\n    while True:\n        pass\n", "timed out", "within"),
+    ],
+    ids=["empty", "raises", "hangs"],
+)
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.name)
+def test_a_file_that_cannot_be_judged_has_an_outcome_of_its_own(
+    problem: Problem, tmp_path: Path, line: str, outcome: str, says: str
+) -> None:
+    names = problem.functions
+    text = "\n".join(line.format(name=name, names=" = ".join(names)) for name in names)
+    (tmp_path / "solution.py").write_text(text)
+    first = re.search(r"^def (test_\w+)", problem.visible_checks.read_text(), re.M)
+    assert first is not None
+    result, code = run_grading(problem, tmp_path / "solution.py", [first[1]])
+    checks = result["checks"]
+    assert (code, result["score"]) == (1, 0)
+    assert checks[0]["outcome"] == outcome, checks  # type: ignore[index]
+    assert says in checks[0]["message"]  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
