@@ -54,7 +54,8 @@ def _cpu_row(name, cpus):
     except (TypeError, ValueError, OverflowError) as error:
         raise Malformed(f"{name} is no set of CPU numbers: {error}") from None
     if numbers.size and not 0 <= numbers[0] <= numbers[-1] < MOST_CPUS:
-        raise Malformed(f"{name} holds CPU {numbers[-1]}; there are none beyond {MOST_CPUS - 1}")
+        ends = f"{numbers[0]} to {numbers[-1]}"
+        raise Malformed(f"{name} holds CPUs {ends}; valid: 0 to {MOST_CPUS - 1}")
     row[numbers] = True
     return row
 
