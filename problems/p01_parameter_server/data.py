@@ -61,7 +61,7 @@ class Sums:
             sums = np.concatenate([[0], np.cumsum(table[:, begin + worker])])
             value = shard[worker] - self.start[begin + worker]
             counts.append(int(np.searchsorted(sums, value, side="right")) - 1)
-            want += table[: counts[-1]].sum(axis=0)[begin:end] if counts[-1] > 0 else 0
+            want += table[: counts[-1], begin:end].sum(axis=0) if counts[-1] > 0 else 0
         if not np.array_equal(shard, want):
             at = int(np.argmax(shard != want))
             wrong = f"{shard[at]:.17g} at element [{begin + at}]"

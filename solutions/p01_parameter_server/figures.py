@@ -1,4 +1,4 @@
-"""Draw curve.svg: AUC on MovieLens against time, one worker of four being slow, for five bounds.
+"""Draw curve.svg: AUC on MovieLens against time, four workers that stall in turn, for five bounds.
 
     python solutions/p01_parameter_server/figures.py
 
@@ -17,10 +17,11 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 STALENESS = (0, 1, 4, 16, None)
-WORKERS, STEPS, ROWS = 4, 150, 256
-# A step takes a worker this long on top of the gradient; worker 3 stands still in one step of ten.
-STEP_S, STALL_S, STALL_EVERY = 0.003, 0.06, 10
-SNAPSHOTS = 60
+WORKERS, STEPS, ROWS = 4, 80, 256
+# A step takes a worker this long on top of the gradient. Each stands still in one step of ten, and
+# no two in the same one.
+STEP_S, STALL_S, STALL_EVERY = 0.010, 0.15, 10
+SNAPSHOTS = 40
 
 
 def rank_program(staleness, target):
@@ -57,7 +58,7 @@ def rank_program(staleness, target):
     features, clicked = data.train.features[order], data.train.clicked[order]
 
     def gradient(params, step):
-        stalls = worker == 3 and step % STALL_EVERY == 0
+        stalls = (step + 3 * worker) % STALL_EVERY == STALL_EVERY - 1
         time.sleep(STALL_S if stalls else STEP_S)
         rows = model.batch(step, ROWS, len(clicked))
         return model.click_gradient(params, features[rows], clicked[rows])
@@ -105,7 +106,7 @@ def draw():
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     axes.set_title(
-        f"MovieLens, {WORKERS} workers, one stalls 60 ms in every tenth step", fontsize=10
+        f"MovieLens, {WORKERS} workers, each stalls 150 ms in every tenth step", fontsize=10
     )
     figure.tight_layout()
     figure.savefig(HERE / "curve.svg", metadata={"Date": None})
