@@ -122,9 +122,9 @@ def write_hosts_file(addresses: Mapping[str, str]) -> None:
     (_ROOT_IMAGE / "etc" / "hosts").write_text("\n".join(lines) + "\n")
 
 
-def make_folders(base: Path, limits: Limits, owner: int | None) -> HostFolders:
+def make_folders(folders: HostFolders, limits: Limits, owner: int | None) -> None:
     """Mount a host's scratch space. `owner`: its real user id, None to leave it to the caller."""
-    folders = HostFolders(base)
+    base = folders.base
     base.mkdir(parents=True)
     for folder, size_mb in ((folders.disk, limits.tmp_mb), (folders.shm, limits.shm_mb)):
         folder.mkdir()
@@ -140,7 +140,14 @@ def make_folders(base: Path, limits: Limits, owner: int | None) -> HostFolders:
         if owner is not None:
             os.chown(own, owner, owner)
         own.chmod(0o700)
-    return folders
+
+
+def remove_folders(folders: HostFolders) -> None:
+    """Unmount and remove a host's scratch space, as far as it was made."""
+    for folder in (folders.disk, folders.shm):
+        with contextlib.suppress(OSError):
+            linux.unmount(str(folder))
+    shutil.rmtree(folders.base, ignore_errors=True)
 
 
 def show(folders: HostFolders, files: Mapping[str, Path]) -> None:

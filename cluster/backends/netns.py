@@ -113,10 +113,20 @@ class NetnsCluster(Cluster):
         self.hosts = []
 
     def _make_host(self, index: int) -> NetnsHost:
+        with contextlib.ExitStack() as undo:
+            host = self._make_parts(index, undo)
+            undo.pop_all()
+            return host
+
+    def _make_parts(self, index: int, undo: contextlib.ExitStack) -> NetnsHost:
+        """Make a host; `undo` takes back what was made before something failed."""
         name, spec, site = f"node{index + 1}", self.spec, self.site
         owner = sandbox.host_uid(index) if site.real_root else None
-        folders = sandbox.make_folders(sandbox.RUN / "hosts" / name, spec.limits, owner)
+        folders = sandbox.HostFolders(sandbox.RUN / "hosts" / name)
+        undo.callback(sandbox.remove_folders, folders)
+        sandbox.make_folders(folders, spec.limits, owner)
         sandbox.show(folders, spec.files)
+        undo.callback(site.wiring.disconnect, name)
         port = site.wiring.connect(name, index, spec.hosts)
         if spec.network_faults and site.engine is not None:
             site.engine.plug(index, port)
@@ -126,6 +136,7 @@ class NetnsCluster(Cluster):
         group = None
         if site.cgroups:
             group = cgroup.create(f"{site.tag}-{name}", enclosure.ledger().record_cgroup)
+            undo.callback(group.remove)
             group.set_limits(spec.limits)
         environment = host_environment()
         info_read, info_write = os.pipe()

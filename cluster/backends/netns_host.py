@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from typing import IO
 
-from cluster import cgroup, linux, sandbox
+from cluster import cgroup, sandbox
 from cluster.backends.netns_wiring import Wiring, control_address, data_address
 from cluster.enter import HostRecord
 from cluster.interface import ClusterError, Host, Traffic, Unfit
@@ -141,10 +140,7 @@ class NetnsHost(Host):
             self._group.remove()
         self._meter.close()  # an open socket would keep the namespace
         self._wiring.disconnect(self.name)
-        for folder in (self.folders.disk, self.folders.shm):
-            with contextlib.suppress(OSError):
-                linux.unmount(str(folder))
-        shutil.rmtree(self.folders.base, ignore_errors=True)
+        sandbox.remove_folders(self.folders)
 
     def _signal_all(self, number: int) -> None:
         for pid in self.processes():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -209,3 +210,11 @@ def test_fresh_hosts_know_nothing_of_the_last(backend: NetnsBackend) -> None:
                 stdout=subprocess.PIPE,
             )
             assert b"x" not in process.communicate(timeout=10)[0].split()
+
+
+def test_a_host_that_could_not_be_made_leaves_nothing_in_the_next_ones_way() -> None:
+    with NetnsBackend() as backend:
+        with pytest.raises(FileNotFoundError):
+            backend.cluster(ClusterSpec(hosts=1, files={"driver.py": Path("/nowhere")}))
+        with backend.cluster(ClusterSpec(hosts=1)) as cluster:
+            assert cluster.hosts[0].alive()
