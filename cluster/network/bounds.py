@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from cluster.network.netem import Netem
+from cluster.network.netem import NETEM_DEFAULT_LIMIT, Netem
 from cluster.network.paths import Path
 
 # Half of 0.1% in each tail.
@@ -29,6 +29,8 @@ class Expected:
     rate_mbit: float | None
     burstiness: float
     """How many times the variance of independent loss; 1 without burst loss."""
+    queue_packets: int
+    """What the shortest queue on the way holds: more sent at once would be dropped there."""
 
     @property
     def cut(self) -> bool:
@@ -54,6 +56,7 @@ def expected_between(rules: Mapping[Path, Netem], src: int, dst: int) -> Expecte
         reorder=_either(fault.reorder_pct for fault in faults),
         rate_mbit=min(rates, default=None),
         burstiness=max((_burstiness(fault) for fault in faults), default=1.0),
+        queue_packets=min((f.queue_limit for f in faults), default=NETEM_DEFAULT_LIMIT),
     )
 
 

@@ -223,7 +223,7 @@ def _burst(expected: Expected) -> tuple[int, int]:
         size = _FULL_BYTES
         measured_s = qdiscs.BURST_S * 3
         packets = max(40, math.ceil(expected.rate_mbit * 1e6 / 8 * measured_s / size))
-        packets = min(packets, _QUEUE)
+        packets = min(packets, _QUEUE, max(3, expected.queue_packets - 1))
     if expected.loss > 0:
         packets = max(packets, math.ceil(10 / expected.loss))
     return min(packets, _MOST_PACKETS), size

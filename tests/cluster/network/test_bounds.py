@@ -21,6 +21,13 @@ def test_faults_along_a_path_add_up() -> None:
     assert expected_between(rules, 1, 0).delay_ms == 0
 
 
+def test_the_shortest_queue_on_the_way_counts() -> None:
+    rules = {Path(0, None): Netem(delay_ms=10, limit_packets=24), Path(None, 1): Netem(delay_ms=1)}
+    assert expected_between(rules, 0, 1).queue_packets == 24
+    assert expected_between(rules, 0, 2).queue_packets == 24
+    assert expected_between(rules, 2, 1).queue_packets > 1_000
+
+
 @pytest.mark.parametrize(("sent", "loss"), [(200, 0.01), (1_000, 0.05), (500, 0.3), (100, 0.99)])
 def test_chance_leaves_the_interval_about_once_in_a_thousand(sent: int, loss: float) -> None:
     low, high = loss_interval(sent, loss)

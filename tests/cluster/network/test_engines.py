@@ -29,6 +29,7 @@ FAULTS: list[dict[Path, Netem]] = [
     {Path(1, None): Netem(rate_mbit=50)},
     {Path(1, 0): Netem(rate_mbit=50, delay_ms=2)},
     {Path(1, None): Netem(rate_mbit=50, delay_ms=2, limit_packets=500)},
+    {Path(1, None): Netem(rate_mbit=50, delay_ms=10, limit_packets=12)},
     {Path(2, None): Netem(rate_mbit=100, delay_ms=5, loss_pct=10)},
     {Path(2, 0): Netem(corrupt_pct=30)},
     {Path(2, 0): Netem(delay_ms=8, reorder_pct=20, duplicate_pct=10)},
