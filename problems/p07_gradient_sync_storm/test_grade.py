@@ -163,10 +163,11 @@ def test_wrong_calls_are_refused(cluster):
     with cluster.job(2, "wrong calls") as job:
         run = job.run([{}, {}], {"mode": "misuse"}, output_bytes=65_536)
         for rank, outputs in enumerate(run.outputs):
-            for what, kind, text in output(outputs, "raised", rank):
+            words = [str(word) for word in output(outputs, "raised", rank).ravel()]
+            for what, kind, text in zip(words[::3], words[1::3], words[2::3], strict=True):
                 if kind != "ValueError" or len(text) < 8:
                     raise Failed(
-                        f"expected ValueError with a sentence for {what}, got {kind} {str(text)!r} "
+                        f"expected ValueError with a sentence for {what}, got {kind} {text!r} "
                         f"on rank {rank}.\nNext step: check name, shape, dtype and whether the "
                         "step is open before anything is stored."
                     )
@@ -214,16 +215,16 @@ def test_small_tensors_travel_together(cluster, rng, measure):
 @pytest.mark.points(10)
 @pytest.mark.needs("test_every_tensor_gets_its_sum")
 def test_fusion_memory_is_bounded(cluster, rng, measure):
-    """For 16 MiB of gradients, submit and flush allocate at most 8 x (fusion + window) bytes.
+    """For 16 MiB of gradients, a step allocates at most 8 x (fusion_bytes + window_bytes).
 
-    That is 1.25 MiB. Counted by tracemalloc on every rank, from before the first submit to after the
-    flush; numpy's arrays are included.
+    That is 1.25 MiB. Counted by tracemalloc on every rank, from before the first submit to after
+    the flush; numpy's arrays are included.
     """
     lengths = np.append(rng.integers(1, 80_000, 70), 1_000_000)
     lengths = np.append(lengths, 4 * MIB - lengths.sum())
     with cluster.job(4, "16 MiB, memory") as job:
         run = step(job, rng, 4, lengths, mode="memory")
-        peaks = [int(output(o, "peak", rank)[0]) for rank, o in enumerate(run.outputs)]
+        peaks = [int(output(o, "peak", rank).sum()) for rank, o in enumerate(run.outputs)]
         worst = int(np.argmax(peaks))
         measure.at_most(
             "most memory allocated in a step, against fusion and window",

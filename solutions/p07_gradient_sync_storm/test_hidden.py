@@ -61,10 +61,10 @@ def test_layouts_that_nobody_told_you_of(cluster, rng):
 
 
 @pytest.mark.points(5)
-@pytest.mark.fault("rate 50mbit delay 10ms limit 16 packets on all")
+@pytest.mark.fault("rate 50mbit delay 10ms limit 12 packets on all")
 @pytest.mark.needs("test_the_queue_does_not_overflow")
 def test_a_narrower_window_is_kept(cluster, rng, measure):
-    """With a queue of 16 packets and a window of 48 KiB, at most 1 packet in 200 is lost."""
+    """With a queue of 12 packets and a window of 48 KiB, at most 1 packet in 200 is lost."""
     lengths = np.full(1000, 350)
     with cluster.job(4, "a shorter queue") as job:
         buffers = {"fusion_bytes": 32 * KIB, "window_bytes": 48 * KIB}
