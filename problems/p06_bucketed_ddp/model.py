@@ -18,7 +18,7 @@ def build(kind: str, seed: int, rank: int = 0, **shape) -> nn.Module:
     module = {"dot": Dot, "digits": Digits}[kind](**shape)
     for buffer in module.buffers():
         if buffer.is_floating_point():
-            buffer.normal_()
+            buffer.add_(torch.randn_like(buffer), alpha=0.3)
         else:
             buffer.random_(100)
     return module
@@ -106,7 +106,7 @@ class Digits(nn.Module):
     """A classifier of 8 x 8 images in float64, with all that trips up a wrapper: a frozen layer, a
     weight used twice, buffers that count, and a parameter without dimensions."""
 
-    def __init__(self, width: int = 32) -> None:
+    def __init__(self, width: int = 64) -> None:
         super().__init__()
         self.project = nn.Linear(64, width, bias=False)
         self.project.weight.requires_grad_(False)

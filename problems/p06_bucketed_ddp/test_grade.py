@@ -15,6 +15,7 @@ STALL_S = 0.7
 EXACT = 1e-12  # of the largest number: room for dividing before or after the sum, for no more
 SAME_TRAINING = 1e-9
 WENT_ROUND = "Data went round the network that is counted."
+torch.set_num_threads(1)  # the ranks need the processors
 
 
 class Parts:
@@ -272,8 +273,8 @@ def test_only_gradients_that_are_needed_travel(cluster, rng, measure):
         1.25,
         "x",
         else_="Usual cause: frozen parameters are in the buckets, or a tied one is there under "
-        "each of its names.\nNext step: fill buckets from module.parameters(), which names each once, "
-        "and leave out what has requires_grad=False.",
+        "each of its names.\nNext step: fill buckets from module.parameters(), which names each "
+        "once, and leave out what has requires_grad=False.",
     )
     control = max(t.control_bytes for t in run.traffic)
     measure.at_most("bytes on the launcher's network", control, MIB / 2, "bytes", else_=WENT_ROUND)
@@ -342,8 +343,8 @@ def test_buckets_go_out_while_backward_runs(cluster, rng, measure):
             1.4,
             "x",
             else_="Usual cause: reductions begin when backward has ended, or buckets are filled "
-            "from the first layer on, whose gradient comes last.\nNext step: launch a bucket from the "
-            "hook that completes it, with async_op=True, and fill buckets in reverse order.",
+            "from the first layer on, whose gradient comes last.\nNext step: launch a bucket from "
+            "the hook that completes it, with async_op=True, and fill buckets in reverse order.",
         )
 
 
@@ -418,8 +419,8 @@ def test_mistakes_are_named(cluster, rng):
             if f"parts.{missing}" not in said:
                 raise Failed(
                     f"expected RuntimeError that names parts.{missing}, got {said!r} on rank "
-                    f"{rank}.\nUsual cause: the gradient is silently taken for zero.\nNext step: note in "
-                    "the hooks what came, and compare when backward ends."
+                    f"{rank}.\nUsual cause: the gradient is taken for zero.\nNext step: note "
+                    "in the hooks what came, and compare when backward ends."
                 )
         bad = {"model": {**parts.shape, "seed": 6}, "bad_cap": True}
         run = job.run([{} for _ in range(2)], bad)
@@ -511,7 +512,7 @@ def test_digits_are_learned_as_by_one_process(cluster, rng, measure):
     80 steps of 4 x 16 images; node3 stands still for 0.3 s. Parameters are bit-identical on all
     ranks, and equal to those of one process that saw all images.
     """
-    seed, rate = int(rng.integers(1, 1000)), 0.5
+    seed, rate = int(rng.integers(1, 1000)), 0.1
     inputs = make_digits(rng, [80] * 4)
     twin = OneProcess(seed, inputs, rate)
     with cluster.job(4, "digits") as job:

@@ -69,7 +69,6 @@ class BucketedDDP(torch.nn.Module):
         self.flights[i] = flat, dist.all_reduce(flat, group=self.group, async_op=True)
 
     def finish(self):
-        wanted = self.used_anywhere() if self.find_unused else set(self.learning)
         for i, bucket in enumerate(self.buckets):
             if i not in self.flights:
                 continue
@@ -77,19 +76,12 @@ class BucketedDDP(torch.nn.Module):
             work.wait()
             flat /= len(self.active)
             for p, mean in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
-                if p in wanted:
-                    p.grad = mean.view_as(p).clone()
+                p.grad = mean.view_as(p).clone()
         missed = [self.names[p] for p in self.learning if p not in self.seen]
         self.seen = set()
         self.start_over()
         if missed and not self.find_unused:
             raise RuntimeError(f"no gradient for {missed}; pass find_unused_parameters=True")
-
-    def used_anywhere(self):
-        flags = torch.tensor([p in self.seen for p in self.learning], dtype=torch.int32)
-        flags = flags.to(self.learning[0].device)
-        dist.all_reduce(flags, group=self.group)
-        return {p for p, flag in zip(self.learning, flags.tolist(), strict=True) if flag}
 
     def forward(self, *args, **kwargs):
         if self.sync and torch.is_grad_enabled():
@@ -134,7 +126,5 @@ class BucketedDDP(torch.nn.Module):
             self.start_over()
             for i in range(len(self.buckets)):
                 self.send(i, empty=True)
-            if self.find_unused:
-                self.used_anywhere()
             for _flat, work in self.flights.values():
                 work.wait()

@@ -1,10 +1,8 @@
 # /// script
 # [tool.distlab]
-# outcome = "failed"
-# check = "test_ranks_may_have_fewer_batches"
-# says = "missed the updates"
+# outcome = "passed"
 # ///
-"""After the block all take rank 0's parameters, which may have left first."""
+"""Two collectives fewer: flags of unused parameters travel in buckets, who trains with buffers."""
 
 import contextlib
 
@@ -65,17 +63,24 @@ class BucketedDDP(torch.nn.Module):
         parts = [
             torch.zeros_like(p) if empty or p.grad is None else p.grad for p in self.buckets[i]
         ]
-        flat = torch.cat([part.reshape(-1) for part in parts])
+        used = [p in self.seen and not empty for p in self.buckets[i]]
+        flags = torch.tensor(used, dtype=parts[0].dtype, device=parts[0].device)
+        flat = torch.cat([part.reshape(-1) for part in parts] + [flags])
         self.flights[i] = flat, dist.all_reduce(flat, group=self.group, async_op=True)
 
     def finish(self):
         while len(self.flights) < len(self.buckets):
             self.send(len(self.flights))
-        wanted = self.used_anywhere() if self.find_unused else set(self.learning)
         for i, bucket in enumerate(self.buckets):
             flat, work = self.flights[i]
             work.wait()
+            flat, users = flat.split([len(flat) - len(bucket), len(bucket)])
             flat /= len(self.active)
+            wanted = {
+                p
+                for p, count in zip(bucket, users.tolist(), strict=True)
+                if count or not self.find_unused
+            }
             for p, mean in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
                 if p in wanted:
                     p.grad = mean.view_as(p).clone()
@@ -85,19 +90,11 @@ class BucketedDDP(torch.nn.Module):
         if missed and not self.find_unused:
             raise RuntimeError(f"no gradient for {missed}; pass find_unused_parameters=True")
 
-    def used_anywhere(self):
-        flags = torch.tensor([p in self.seen for p in self.learning], dtype=torch.int32)
-        flags = flags.to(self.learning[0].device)
-        dist.all_reduce(flags, group=self.group)
-        return {p for p, flag in zip(self.learning, flags.tolist(), strict=True) if flag}
-
     def forward(self, *args, **kwargs):
         if self.sync and torch.is_grad_enabled():
             self.start_over()
-            if self.joining:
-                self.who_trains(True)
-            if self.training:
-                self.copy_from(self.active[0], self.module.buffers())
+            if self.joining or self.training:
+                self.meet(True)
         return self.module(*args, **kwargs)
 
     @contextlib.contextmanager
@@ -114,27 +111,32 @@ class BucketedDDP(torch.nn.Module):
         try:
             yield
             self.stand_in()
-            self.copy_from(0, [*self.module.parameters(), *self.module.buffers()])
+            self.copy_from(self.active[0], [*self.module.parameters(), *self.module.buffers()])
         finally:
             self.joining, self.active = False, list(range(self.world))
 
-    def who_trains(self, me):
-        flags = torch.zeros(self.world, dtype=torch.int32, device=self.learning[0].device)
-        flags[self.rank] = int(me)
-        dist.all_reduce(flags, group=self.group)
-        found = [rank for rank, flag in enumerate(flags.tolist()) if flag]
+    def meet(self, trains):
+        """All show whether they train, and their buffers; those of the lowest that does hold."""
+        buffers = list(self.module.buffers()) if self.training else []
+        if not buffers and not self.joining:
+            return True
+        place = {"dtype": torch.float64, "device": self.learning[0].device}
+        mine = [torch.full((1,), float(trains), **place)]
+        mine = torch.cat(mine + [buffer.reshape(-1).double() for buffer in buffers])
+        shown = [torch.empty_like(mine) for _ in range(self.world)]
+        dist.all_gather(shown, mine, group=self.group)
+        found = [rank for rank, values in enumerate(shown) if values[0]]
         self.active = found or self.active
+        pieces = shown[self.active[0]][1:].split([buffer.numel() for buffer in buffers])
+        for buffer, piece in zip(buffers, pieces, strict=True):
+            buffer.copy_(piece.view_as(buffer))
         return bool(found)
 
     def stand_in(self):
         self.seen = set()
-        while self.who_trains(False):
-            if self.training:
-                self.copy_from(self.active[0], self.module.buffers())
+        while self.meet(False):
             self.start_over()
             for i in range(len(self.buckets)):
                 self.send(i, empty=True)
-            if self.find_unused:
-                self.used_anywhere()
             for _flat, work in self.flights.values():
                 work.wait()

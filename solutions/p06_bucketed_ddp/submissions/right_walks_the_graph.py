@@ -1,0 +1,158 @@
+# /// script
+# [tool.distlab]
+# outcome = "passed"
+# ///
+"""Walks the graph before backward to find what is unused; divides before it adds."""
+
+import contextlib
+
+import torch
+import torch.distributed as dist
+
+
+class BucketedDDP(torch.nn.Module):
+    def __init__(self, module, process_group, bucket_cap_mb=25.0, find_unused_parameters=False):
+        super().__init__()
+        if bucket_cap_mb <= 0:
+            raise ValueError("bucket_cap_mb must be above 0")
+        self.module, self.group = module, process_group
+        self.world, self.rank = dist.get_world_size(self.group), dist.get_rank(self.group)
+        self.find_unused = find_unused_parameters
+        self.sync, self.joining, self.active = True, False, list(range(self.world))
+        self.copy_from(0, [*module.parameters(), *module.buffers()])
+        self.names = {p: name for name, p in module.named_parameters()}
+        self.learning = [p for p in module.parameters() if p.requires_grad]
+        self.buckets = self.make_buckets(bucket_cap_mb * 2**20)
+        self.bucket_of = {p: i for i, bucket in enumerate(self.buckets) for p in bucket}
+        self.seen = set()
+        self.start_over()
+        for p in self.learning:
+            p.register_post_accumulate_grad_hook(self.hook)
+
+    def copy_from(self, source, tensors):
+        for tensor in tensors:
+            dist.broadcast(tensor.data, group=self.group, group_src=source)
+
+    def make_buckets(self, cap):
+        buckets, size = [], 0
+        for p in reversed(self.learning):
+            more = p.numel() * p.element_size()
+            if not buckets or size + more > cap or p.dtype != buckets[-1][0].dtype:
+                buckets.append([])
+                size = 0
+            buckets[-1].append(p)
+            size += more
+        return buckets
+
+    def start_over(self):
+        self.waiting = [len(bucket) for bucket in self.buckets]
+        self.flights, self.queued = {}, False
+
+    def hook(self, p):
+        self.seen.add(p)
+        if not self.sync:
+            return
+        if not self.queued:
+            self.queued = True
+            torch.autograd.Variable._execution_engine.queue_callback(self.finish)
+        self.waiting[self.bucket_of[p]] -= 1
+        self.send_what_is_full()
+
+    def send_what_is_full(self):
+        while len(self.flights) < len(self.buckets) and self.waiting[len(self.flights)] == 0:
+            self.send(len(self.flights))
+
+    def mark_unreachable(self, output):
+        reached, todo, been = set(), [output.grad_fn], set()
+        while todo:
+            node = todo.pop()
+            if node is None or node in been:
+                continue
+            been.add(node)
+            if hasattr(node, "variable"):
+                reached.add(node.variable)
+            todo.extend(following for following, _ in node.next_functions)
+        for p in self.learning:
+            if p not in reached:
+                self.waiting[self.bucket_of[p]] -= 1
+        self.send_what_is_full()
+
+    def send(self, i, empty=False):
+        parts = [
+            torch.zeros_like(p) if empty or p.grad is None else p.grad for p in self.buckets[i]
+        ]
+        flat = torch.cat([part.reshape(-1) for part in parts]) / len(self.active)
+        self.flights[i] = flat, dist.all_reduce(flat, group=self.group, async_op=True)
+
+    def finish(self):
+        while len(self.flights) < len(self.buckets):
+            self.send(len(self.flights))
+        wanted = self.used_anywhere() if self.find_unused else set(self.learning)
+        for i, bucket in enumerate(self.buckets):
+            flat, work = self.flights[i]
+            work.wait()
+            for p, mean in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+                if p in wanted:
+                    p.grad = mean.view_as(p).clone()
+        missed = [self.names[p] for p in self.learning if p not in self.seen]
+        self.seen = set()
+        self.start_over()
+        if missed and not self.find_unused:
+            raise RuntimeError(f"no gradient for {missed}; pass find_unused_parameters=True")
+
+    def used_anywhere(self):
+        flags = torch.tensor([p in self.seen for p in self.learning], dtype=torch.int32)
+        flags = flags.to(self.learning[0].device)
+        dist.all_reduce(flags, group=self.group)
+        return {p for p, flag in zip(self.learning, flags.tolist(), strict=True) if flag}
+
+    def forward(self, *args, **kwargs):
+        if self.sync and torch.is_grad_enabled():
+            self.start_over()
+            if self.joining:
+                self.who_trains(True)
+            if self.training:
+                self.copy_from(self.active[0], self.module.buffers())
+        output = self.module(*args, **kwargs)
+        if self.sync and torch.is_grad_enabled() and self.find_unused:
+            self.mark_unreachable(output)
+        return output
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        self.sync = False
+        try:
+            yield
+        finally:
+            self.sync = True
+
+    @contextlib.contextmanager
+    def join(self):
+        self.joining = True
+        try:
+            yield
+            self.stand_in()
+            self.copy_from(self.active[0], [*self.module.parameters(), *self.module.buffers()])
+        finally:
+            self.joining, self.active = False, list(range(self.world))
+
+    def who_trains(self, me):
+        flags = torch.zeros(self.world, dtype=torch.int32, device=self.learning[0].device)
+        flags[self.rank] = int(me)
+        dist.all_reduce(flags, group=self.group)
+        found = [rank for rank, flag in enumerate(flags.tolist()) if flag]
+        self.active = found or self.active
+        return bool(found)
+
+    def stand_in(self):
+        self.seen = set()
+        while self.who_trains(False):
+            if self.training:
+                self.copy_from(self.active[0], self.module.buffers())
+            self.start_over()
+            for i in range(len(self.buckets)):
+                self.send(i, empty=True)
+            if self.find_unused:
+                self.used_anywhere()
+            for _flat, work in self.flights.values():
+                work.wait()
