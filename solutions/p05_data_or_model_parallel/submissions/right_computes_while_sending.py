@@ -1,0 +1,149 @@
+# /// script
+# [tool.distlab]
+# outcome = "passed"
+# ///
+"""Derivatives by hand: what travels is posted first, and the rest is computed meanwhile."""
+
+import torch
+import torch.distributed as dist
+from model import DoesNotFit, Plan
+from torch.nn.functional import linear
+
+
+def choose_strategy(layer, cluster):
+    plans = [plan(strategy, layer, cluster) for strategy in ("data", "column", "row")]
+    fitting = [p for p in plans if p.memory_bytes <= cluster.memory_bytes]
+    if not fitting:
+        raise DoesNotFit({p.strategy: p.memory_bytes for p in plans}, cluster.memory_bytes)
+    return min(fitting, key=lambda p: p.seconds)
+
+
+def plan(strategy, layer, cluster):
+    n, size = cluster.ranks, layer.dtype_bytes
+    w, b = layer.out_features * layer.in_features, layer.out_features * layer.bias
+    x, y = layer.batch * layer.in_features, layer.batch * layer.out_features
+    rows, ins = -(-layer.batch // n), -(-layer.in_features // n)
+    outs = -(-layer.out_features // n)
+    gathered = y if layer.whole_output and strategy != "row" else 0
+    if strategy == "data":
+        reduced = w + b
+        held = w + b + rows * layer.in_features + (gathered or rows * layer.out_features)
+    elif strategy == "column":
+        reduced = x
+        held = outs * (layer.in_features + layer.bias) + x + (gathered or layer.batch * outs)
+    else:
+        reduced = y
+        held = ins * (layer.out_features + layer.batch) + b + y
+    rounds = (3 if gathered else 2) * (n - 1)
+    sent = (n - 1) / n * (2 * reduced + gathered) * size
+    seconds = rounds * cluster.latency_s + sent / cluster.bytes_per_s
+    return Plan(strategy, sent, seconds, 2 * held * size)
+
+
+class Parallel(torch.nn.Module):
+    def __init__(self, layer, weight, bias, process_group):
+        super().__init__()
+        self.layer, self.group = layer, process_group
+        rank, n = dist.get_rank(process_group), dist.get_world_size(process_group)
+        self.weight, self.bias = (
+            None if t is None else torch.nn.Parameter(t.clone().contiguous())
+            for t in self.own(weight, bias, rank, n)
+        )
+
+
+class DataParallelLinear(Parallel):
+    def own(self, weight, bias, rank, n):
+        return weight, bias
+
+    def forward(self, x):
+        y = DataProduct.apply(self.group, x, self.weight, self.bias)
+        return Gather.apply(self.group, y, 0, self.layer.batch) if self.layer.whole_output else y
+
+
+class ColumnParallelLinear(Parallel):
+    def own(self, weight, bias, rank, n):
+        return (t if t is None else torch.tensor_split(t, n)[rank] for t in (weight, bias))
+
+    def forward(self, x):
+        y = ColumnProduct.apply(self.group, x, self.weight, self.bias)
+        whole, size = self.layer.whole_output, self.layer.out_features
+        return Gather.apply(self.group, y, 1, size) if whole else y
+
+
+class RowParallelLinear(Parallel):
+    def own(self, weight, bias, rank, n):
+        return torch.tensor_split(weight, n, 1)[rank], bias
+
+    def forward(self, x):
+        return RowProduct.apply(self.group, x, self.weight, self.bias)
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, group, x, weight, bias):
+        ctx.group = group
+        ctx.save_for_backward(x, weight)
+        return linear(x, weight, bias)
+
+
+class DataProduct(Product):
+    @staticmethod
+    def backward(ctx, gradient):
+        """The gradient of x is computed while those of weight and bias travel."""
+        x, weight = ctx.saved_tensors
+        message = torch.cat([gradient.T @ x, gradient.sum(0)[:, None]], 1)
+        if not ctx.needs_input_grad[3]:
+            message = message[:, :-1].contiguous()
+        work = dist.all_reduce(message, group=ctx.group, async_op=True)
+        for_x = gradient @ weight if ctx.needs_input_grad[1] else None
+        work.wait()
+        width = weight.shape[1]
+        return None, for_x, message[:, :width], message[:, -1] if ctx.needs_input_grad[3] else None
+
+
+class ColumnProduct(Product):
+    @staticmethod
+    def backward(ctx, gradient):
+        """The gradient of weight is computed while that of x travels."""
+        x, weight = ctx.saved_tensors
+        for_x = work = None
+        if ctx.needs_input_grad[1]:
+            for_x = (gradient @ weight).contiguous()
+            work = dist.all_reduce(for_x, group=ctx.group, async_op=True)
+        for_weight = gradient.T @ x
+        if work is not None:
+            work.wait()
+        return None, for_x, for_weight, gradient.sum(0) if ctx.needs_input_grad[3] else None
+
+
+class RowProduct(Product):
+    @staticmethod
+    def forward(ctx, group, x, weight, bias):
+        y = Product.forward(ctx, group, x, weight, None)
+        dist.all_reduce(y, group=group)
+        return y if bias is None else y.add_(bias)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        for_bias = gradient.sum(0) if ctx.needs_input_grad[3] else None
+        return None, gradient @ weight, gradient.T @ x, for_bias
+
+
+class Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, group, part, dim, size):
+        rank, n = dist.get_rank(group), dist.get_world_size(group)
+        lengths = [len(t) for t in torch.tensor_split(torch.empty(size), n)]
+        ctx.dim, ctx.start, ctx.length = dim, sum(lengths[:rank]), lengths[rank]
+        shape = list(part.shape)
+        shape[dim] = lengths[0]
+        mine = part.new_zeros(shape)
+        mine.narrow(dim, 0, lengths[rank]).copy_(part)
+        parts = [torch.empty_like(mine) for _ in range(n)]
+        dist.all_gather(parts, mine, group=group)
+        return torch.cat([p.narrow(dim, 0, k) for p, k in zip(parts, lengths, strict=True)], dim)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None, gradient.narrow(ctx.dim, ctx.start, ctx.length), None, None
