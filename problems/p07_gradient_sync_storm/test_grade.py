@@ -316,13 +316,12 @@ def test_the_queue_does_not_overflow(cluster, rng, measure):
 @pytest.mark.fault(STORM)
 @pytest.mark.needs("test_small_tensors_travel_together")
 def test_the_worst_flush_is_near_the_bound(cluster, rng, measure):
-    """Of 12 flushes the worst takes at most twice the median and twice the bound; the median takes
-    at most 1.5 times the bound.
+    """The worst of 12 flushes takes at most twice the median, and at most twice the bound.
 
-    A worst flush of up to 3 times the bound earns half the points. The bound is the time of
-    2(n-1)/n of the gradient at 50 Mbit/s, and two delays of 10 ms. A series that misses is
-    repeated, twice at most: what else runs on this machine can only add to a time. Twelve flushes
-    are too few for a p99; their worst stands for it.
+    Up to 3 times the bound earns half the points. The bound is the time of 2(n-1)/n of the
+    gradient at 50 Mbit/s, and two delays of 10 ms. A series that misses is repeated, twice at
+    most: what else runs on this machine can only add to a time. Twelve flushes are too few for a
+    p99; their worst stands for it.
     """
     lengths = model(rng)
     with cluster.job(4, "series of flushes") as job:
@@ -331,9 +330,9 @@ def test_the_worst_flush_is_near_the_bound(cluster, rng, measure):
 
         def worst_of_a_series():
             series.append(flush_times(job, rng, lengths))
-            return max(max(series[-1]) / FULL, np.median(series[-1]) / 1.5)
+            return max(series[-1])
 
-        measure.best_of(worst_of_a_series, enough=1.0, least=1, most=3)
+        measure.best_of(worst_of_a_series, enough=FULL, least=1, most=3)
     times = min(series, key=max)
     worst, median = max(times), float(np.median(times))
     measure.at_least("no faster than the links", min(times), 0.95, "x", else_=WENT_ROUND)
@@ -346,13 +345,15 @@ def test_the_worst_flush_is_near_the_bound(cluster, rng, measure):
         "buffer, which TCP sends again after 200 ms and more.\nNext step: note what each flush "
         "sends, and keep what is under way within window_bytes.",
     )
-    idle = (
-        "Usual cause: buffers one after the other, so that the link idles for two delays each "
-        "time.\nNext step: have several buffers under way, as many as the window allows."
-    )
-    measure.at_most("median flush against the bound", median, 1.5, "x", else_=idle)
+    measure.note("median flush against the bound", median, "x")
     measure.banded(
-        "worst flush against the bound", worst, full=FULL, passing=PASSING, unit="x", else_=idle
+        "worst flush against the bound",
+        worst,
+        full=FULL,
+        passing=PASSING,
+        unit="x",
+        else_="Usual cause: buffers one after the other, so that the link idles for two delays "
+        "each time.\nNext step: have several buffers under way, as many as the window allows.",
     )
 
 

@@ -1,8 +1,8 @@
 # /// script
 # [tool.distlab]
-# outcome = "timed_out"
+# outcome = "timed out"
 # check = "test_order_and_time_of_submission_do_not_matter"
-# says = "rank 0"
+# says = "in Allreduce"
 # ///
 """Sends what has come in within 20 ms: a rank that was held up sends more buffers than others."""
 
