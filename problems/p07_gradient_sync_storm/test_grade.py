@@ -11,7 +11,7 @@ from grader.ended import Failed
 KIB, MIB = 1 << 10, 1 << 20
 LINK_MBIT, DELAY_S, QUEUE_PACKETS = 50, 0.010, 24
 STORM = f"rate {LINK_MBIT}mbit delay 10ms limit {QUEUE_PACKETS} packets on all"
-FUSION, WINDOW = 32 * KIB, 128 * KIB
+FUSION, WINDOW = 32 * KIB, 176 * KIB
 BUFFERS = {"fusion_bytes": FUSION, "window_bytes": WINDOW}
 PACKET_BYTES = 8948  # what one packet of these links carries
 FLUSHES, FULL, PASSING = 12, 2.0, 3.0  # of a series; times the bound
@@ -217,7 +217,7 @@ def test_small_tensors_travel_together(cluster, rng, measure):
 def test_fusion_memory_is_bounded(cluster, rng, measure):
     """For 16 MiB of gradients, a step allocates at most 8 x (fusion_bytes + window_bytes).
 
-    That is 1.25 MiB. Counted by tracemalloc on every rank, from before the first submit to after
+    That is 1.6 MiB. Counted by tracemalloc on every rank, from before the first submit to after
     the flush; numpy's arrays are included.
     """
     lengths = np.append(rng.integers(1, 80_000, 70), 1_000_000)

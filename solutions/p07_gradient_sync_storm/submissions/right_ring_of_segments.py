@@ -25,9 +25,9 @@ class GradientSynchronizer:
         self.total = int(self.ends[-1])
         self.block = max(self.n, fusion_bytes // 4)
         self.count = -(-self.total // self.block)
-        # A block has one chunk of this rank on the wire at any time. Some room is left for
-        # acknowledgements, which share the queue.
-        self.width = max(1, 3 * window_bytes // (16 * -(-self.block // self.n)))
+        # A block has one chunk of this rank on the wire at any time. Half of the window does:
+        # all blocks under way advance together, and the first should not wait for too many.
+        self.width = max(1, window_bytes // (8 * -(-self.block // self.n)))
         self.mine, self.blocks, self.next, self.open = {}, {}, 0, True
 
     def submit(self, name, tensor):
