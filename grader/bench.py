@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cluster.faults.injector import Injector, TimelineRun
-from cluster.faults.language import parse_fault, parse_timeline
+from cluster.faults.language import parse_timeline
 from cluster.interface import Backend, Cluster, ClusterSpec, Limits
 from cluster.launchers.job import DEFAULT_OPTIONS, JobOptions, RankLauncher
 from grader.launching import RUNTIME_FOLDER
@@ -77,9 +77,10 @@ class Bench:
         finally:
             self._keep(job)
 
-    def fault(self, line: str) -> None:
-        """Put a fault into force until the check ends. Raises Unfit if it does not take."""
-        self._injector.apply(parse_fault(line, self._names))
+    def fault(self, text: str) -> None:
+        """Put faults, one a line, into force until the check ends. Raises Unfit if one does not
+        take."""
+        self._injector.apply(*parse_timeline(text, self._names))
 
     def heal(self) -> None:
         """Lift all faults in force."""

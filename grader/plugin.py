@@ -110,8 +110,8 @@ class GradingPlugin:
         wanted = Wanted(size.get("hosts"), size.get("slots"), through_engine)
         self._bench = Bench(self._backend, self._launcher, self._problem, self._submission, wanted)
         try:
-            for line in faults:
-                self._bench.fault(line)
+            if faults:
+                self._bench.fault("\n".join(faults))
             yield self._bench
         finally:
             self._bench.close()

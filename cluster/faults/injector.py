@@ -34,19 +34,24 @@ class Injector:
         self._history: list[Applied] = []
         self._lock = threading.Lock()
 
-    def apply(self, fault: Fault, *, idle: bool = True) -> None:
-        """Put `fault` into force now, beside those that are. Raises Unfit if it does not take.
+    def apply(self, *faults: Fault, idle: bool = True) -> None:
+        """Put `faults` into force now, beside those that are. Raises Unfit if one does not take.
 
-        idle: no job is sending, so that the proof may look at all packets.
+        idle: no job is sending, so that the proof may look at all packets. Faults of the network
+        that are given together are proven together.
         """
         with self._lock:
-            self._active.append(fault)
+            self._active += faults
             began = time.monotonic()
-            if isinstance(fault.action, HostFault):
-                proof = self._host_fault(fault.action)
-            else:
+            proofs = {
+                fault: self._host_fault(fault.action)
+                for fault in faults
+                if isinstance(fault.action, HostFault)
+            }
+            if len(proofs) < len(faults):
                 proof = self._impose(idle)
-            self._history.append(Applied(fault, began, None, proof))
+                proofs |= {fault: proof for fault in faults if fault not in proofs}
+            self._history += [Applied(fault, began, None, proofs[fault]) for fault in faults]
 
     def lift(self, fault: Fault) -> None:
         """End `fault`. A killed host stays down. Raises Unfit."""
