@@ -289,13 +289,13 @@ def short(path):
     return path.rsplit("/", 1)[-1]
 
 
-SAVES, DISK_BYTES_PER_S, COMPUTE_S = 2, 64e6, 0.4
+SAVES, DISK_BYTES_PER_S, COMPUTE_S = 1, 32e6, 1.0
 
 
 @pytest.mark.points(10)
 @pytest.mark.needs("test_bytes_are_on_disk_before_their_name")
 def test_training_is_hardly_blocked(cluster, rng, measure):
-    """Saving 16 MiB blocks training for at most 10% of what a disk of 64 MB/s needs for it.
+    """Saving 16 MiB blocks training for at most 10% of what a disk of 32 MB/s needs for it.
 
     Timed by the grader: the loop with saves, less the loop without, over the time that no
     synchronous save can beat. While the loop computes on its accelerator, this processor is free.
@@ -303,14 +303,16 @@ def test_training_is_hardly_blocked(cluster, rng, measure):
     size = 16 * MIB
     bases = make_bases(rng, 1, size)
     bound_s = SAVES * size / DISK_BYTES_PER_S
-    with cluster.job(1, "64 MB/s") as job:
+    with cluster.job(1, "32 MB/s") as job:
         job.run(bases, script(("save", 1), ("wait",)))
+
+        without_s, saving_s = [], []
 
         def once():
             loop = ("loop", SAVES, COMPUTE_S, DISK_BYTES_PER_S)
-            without = job.run(bases, script((*loop, False)))
-            saving = job.run(bases, script((*loop, True)))
-            return 100 * (saving.elapsed_s - without.elapsed_s) / bound_s
+            without_s.append(job.run(bases, script((*loop, False))).elapsed_s)
+            saving_s.append(job.run(bases, script((*loop, True))).elapsed_s)
+            return 100 * (min(saving_s) - min(without_s)) / bound_s
 
         blocked = [once()]
         while min(blocked) > 10 and len(blocked) < 3:
@@ -366,13 +368,13 @@ def kill_and_restore(cluster, rng, ranks, size, keep, jobs, measure):
             unfinished += begun > steps[-1]
             if number < jobs:
                 params = script(("restore",), ("keep_saving",), keep=keep)
-                ending = killing_all(job, everyone, *rng.uniform([0.03, 0], [0.25, 0.02]))
+                ending = killing_all(job, everyone, *rng.uniform([0.05, 0], [0.3, 0.02]))
                 job.run(bases, params, lost=everyone, during=ending)
             else:
                 last = job.run(
                     bases, script(("save", begun + 1), ("wait",), ("meet",), ("count",), keep=keep)
                 )
-    if unfinished < jobs / 2:
+    if unfinished < jobs / 4:
         raise Unfit(f"only {unfinished} of {jobs} kills came while a step was being saved")
     measure.note("ranks killed", jobs * ranks, "kills")
     measure.note("jobs that were killed before their newest step was complete", unfinished, "jobs")
@@ -476,7 +478,7 @@ def test_resumed_training_is_bit_identical(cluster, rng, measure):
     with cluster.job(2, "uninterrupted") as job:
         twin = train(job, seed, every=0)
     with cluster.job(2, "killed") as job:
-        train(job, seed, killed_after_s=0.8, stop_at=stop_at)
+        train(job, seed, killed_after_s=1.5, stop_at=stop_at)
     with cluster.job(2, "resumed") as job:
         run = train(job, seed + 1, resume=True)
     begun, confirmed = last_progress(run)

@@ -77,7 +77,7 @@ def test_kill_9_when_one_checkpoint_is_kept(cluster, rng, measure):
                 "who else has the step.",
             )
             if number < KILLED_JOBS:
-                ending = killing_all(job, everyone, rng.uniform(0.05, 0.25))
+                ending = killing_all(job, everyone, rng.uniform(0.05, 0.2))
                 steps = script(("restore",), ("keep_saving",), keep=1)
                 job.run(bases, steps, lost=everyone, during=ending)
     measure.note("ranks killed while they saved", 3 * KILLED_JOBS, "kills")

@@ -2,7 +2,7 @@
 # [tool.distlab]
 # outcome = "failed"
 # check = "test_state_survives_the_process"
-# says = "rank 0"
+# says = "in a new job"
 # ///
 """Every rank writes the same file name: the last one wins."""
 
