@@ -288,7 +288,7 @@ def time_until(job, rng, lengths, number):
 @pytest.mark.fault(STORM)
 @pytest.mark.needs("test_order_and_time_of_submission_do_not_matter")
 def test_the_queue_does_not_overflow(cluster, rng, measure):
-    """Of the packets of ten flushes, at most 1 in 500 is lost in a queue of 24 packets.
+    """Of the packets of ten flushes, at most 1 in 200 is lost in a queue of 24 packets.
 
     A packet that a host sent and none received was dropped. Links carry 50 Mbit/s with 10 ms
     delay, and 7 of the 24 places are taken by what is on its way.
@@ -304,7 +304,7 @@ def test_the_queue_does_not_overflow(cluster, rng, measure):
         measure.at_most(
             "share of the packets lost",
             (sent - received) / sent,
-            0.002,
+            0.005,
             "",
             else_=f"{sent - received:,} of {sent:,} packets found the queue full.\nUsual cause: "
             "every buffer is sent at once.\nNext step: begin a buffer only when what is under way "

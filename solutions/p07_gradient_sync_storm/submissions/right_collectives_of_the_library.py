@@ -1,6 +1,7 @@
 # /// script
 # [tool.distlab]
 # outcome = "passed"
+# score = 0.94
 # ///
 """Alltoall, a local sum and Allgather for each buffer: all non-blocking, a few under way."""
 
