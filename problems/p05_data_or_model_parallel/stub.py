@@ -17,7 +17,8 @@ def choose_strategy(layer: Layer, cluster: Cluster) -> Plan:
     One step is a forward and a backward, at the end of which the gradient of x is known. With
     n = cluster.ranks, an all-reduce of S bytes is a ring: 2(n-1) rounds; an all-gather that ends
     with S bytes on every rank is one of n-1 rounds. In each round a rank sends S/n bytes, and a
-    round takes latency_s + (S/n) / bytes_per_s. What the strategies must send: see the classes.
+    round takes 2 latency_s + (S/n) / bytes_per_s: in gloo, the receiver says that it is ready, and
+    then the data come. What the strategies must send: see the classes.
 
     memory_bytes: for the rank that holds most, its numbers of W, b, x and y, each as it lies under
     the strategy (y as the layer returns it), times dtype_bytes, times 2, for each has a gradient.

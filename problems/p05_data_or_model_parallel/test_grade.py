@@ -9,8 +9,8 @@ from grader.ended import Failed
 
 MIB = 1 << 20
 RATE = 100e6 / 8
-LATENCY_S = 0.015
-FAR = "rate 100mbit delay 15ms on all"
+LATENCY_S = 0.008
+FAR = "rate 100mbit delay 8ms on all"
 PLENTY = 1 << 40
 WENT_ROUND = "Data went round the network that is counted."
 
@@ -30,6 +30,10 @@ ADVICE = {
     ("row", "y"): (
         "each rank adds the bias to its partial sum, and the sum has it n times.",
         "add the bias after the all-reduce.",
+    ),
+    ("row", "db"): (
+        "one rank alone adds the bias, and the others' bias gets no gradient.",
+        "add the bias on every rank, after the all-reduce.",
     ),
     ("row", "dx"): (
         "the gradient of y, whole on every rank already, is summed once more.",
@@ -52,10 +56,24 @@ ADVICE = {
         "sum the gradient of weight over the ranks; do not divide.",
     ),
 }
-OTHERWISE = (
+GATHERED = (
     "the gradient of a gathered y is summed over ranks, though every rank has all of it.",
     "backward of a gather takes this rank's part, and nothing travels.",
 )
+PART = (
+    "another part than this rank's, the whole, or a view of the caller's, who overwrites it.",
+    "print the shapes of weight, x and y on each rank; copy what torch.tensor_split gives it.",
+)
+
+
+def advice(strategy, key, shape):
+    """Usual cause of a wrong `key`, and what to do."""
+    gathered = shape["whole_output"] and strategy != "row"
+    if gathered and key != "y":
+        return GATHERED
+    if key == "y" and strategy != "row" and not gathered:
+        return PART
+    return ADVICE.get((strategy, key), PART)
 
 
 def shape_of(inputs, outputs, batch, whole=False, size=8, bias=True):
@@ -117,8 +135,7 @@ def expect_parts(run, name, strategy, shape, given, times=1, sums=False, without
             want = part_of(value, dim, rank, ranks) * (1 if key == "y" else times)
             if sums and want.ndim == 2:
                 want = np.concatenate([want.sum(axis=0), want.sum(axis=1)])
-            gathered = shape["whole_output"] and strategy != "row" and key != "y"
-            cause, next_step = OTHERWISE if gathered else ADVICE.get((strategy, key), OTHERWISE)
+            cause, next_step = advice(strategy, key, shape)
             expect_equal(
                 output(outputs, f"{key}_{name}", rank),
                 want.astype(value.dtype),
@@ -168,7 +185,7 @@ def rounds_of(strategy, shape, ranks):
 def seconds_of(strategy, shape, cluster):
     clock = 0.0
     for sent in rounds_of(strategy, shape, cluster["ranks"]):
-        clock += cluster["latency_s"] + sent / cluster["bytes_per_s"]
+        clock += 2 * cluster["latency_s"] + sent / cluster["bytes_per_s"]
     return clock
 
 
@@ -329,7 +346,8 @@ def test_column_feeds_row(cluster, rng):
                 output(outputs, key, rank),
                 part_of(value, dim, rank, 3),
                 where=f"in {key} on rank {rank} of 3",
-                cause="the two layers cut the hidden features at different places.",
+                cause="the two layers cut the hidden features at different places, or keep what "
+                "they need for backward in one place.",
                 next_step="rank r has the same hidden features in both: torch.tensor_split's.",
             )
 
@@ -438,7 +456,7 @@ def test_plans_for_clusters_that_are_not_here(cluster, rng, measure):
                         f"in the plan for {in_words(shape)}, {name} strategy, on "
                         f"{of_cluster(where)}",
                         "an all-reduce is 2(n-1) rounds of S/n bytes, an all-gather n-1.",
-                        "set latency_s to 0 and compare, then a huge bytes_per_s.",
+                        "a round is 2 latency_s and S/n bytes. Set one of both to 0 and compare.",
                     )
                 )
         chosen[name] += 1
@@ -510,7 +528,7 @@ def expect_memory(shape, where, name, numbers, told):
 def test_the_choice_is_the_measured_winner(cluster, rng, measure):
     """For at least 9 of 10 shapes drawn now, the chosen strategy is the fastest of the three.
 
-    On links of 100 Mbit/s with 15 ms one way your layers take a step in each strategy. Of eight
+    On links of 100 Mbit/s with 8 ms one way your layers take a step in each strategy. Of eight
     shapes the best is ahead by 1.5 times; of two, one strategy sends least and another is ahead
     by 25 ms, for it takes fewer rounds.
     """
@@ -599,7 +617,7 @@ def test_seconds_are_those_of_the_plan(cluster, rng, measure):
     """
     with cluster.job(3, "seconds") as job:
         for strategy in STRATEGIES:
-            for low, high in ((0.06, 0.07), (0.14, 0.2)):
+            for low, high in ((0.064, 0.072), (0.13, 0.18)):
                 kind = strategy, low, high
                 shape = draw_shape(rng, 8, 1200, lambda s, kind=kind: chosen_within(s, *kind))
                 name, _, planned = plan_for(job, shape)
@@ -609,8 +627,16 @@ def test_seconds_are_those_of_the_plan(cluster, rng, measure):
                     run = job.run([{}] * 3, {"steps": ["l"], "sums": True}, output_bytes=MIB)
                     return run.elapsed_s
 
-                sample = measure.best_of(once, enough=1.4 * planned, least=1, most=6)
-                compare_seconds(measure, name, shape, planned, sample.best)
+                compare_seconds(measure, name, shape, planned, least_of(once, 1.3 * planned))
+
+
+def least_of(once, enough, most=6):
+    """The least of up to `most` seconds: the links bound them from below, and noise only adds."""
+    least = once()
+    for _ in range(most - 1):
+        if least > enough:
+            least = min(least, once())
+    return least
 
 
 def chosen_within(shape, strategy, low, high):

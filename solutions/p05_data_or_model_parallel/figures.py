@@ -16,7 +16,7 @@ from cluster import enclosure
 
 HERE = Path(__file__).resolve().parent
 PROBLEM = HERE.parents[1] / "problems" / HERE.name
-HOSTS, RATE_MBIT, DELAY_MS, INPUTS = 3, 100, 15, 256
+HOSTS, RATE_MBIT, DELAY_MS, INPUTS = 3, 100, 8, 256
 SIDES = [16, 48, 144, 432, 1296]
 COLOURS = {"data": "#4477aa", "column": "#ddaa33", "row": "#bb5566"}
 Times = dict[tuple[bool, int, int], dict[str, float]]
@@ -73,7 +73,7 @@ def measure() -> Times:
 
 
 def report(times: Times) -> None:
-    """Print how often the planned strategy won, what it cost where not, and the ratio of seconds."""
+    """Print how often the planned strategy won, what it cost where not, and how long steps take."""
     ratios = sorted(
         seconds / plan_of(s, outputs, batch, whole).seconds
         for (whole, outputs, batch), by in times.items()
@@ -105,7 +105,7 @@ def draw(times: Times) -> None:
     from matplotlib import pyplot
     from matplotlib.colors import ListedColormap
 
-    fine = np.geomspace(10, 2000, 60)
+    fine = np.geomspace(10, 2000, 40)
     figure, both = pyplot.subplots(1, 2, figsize=(8, 4), sharey=True)
     for axes, whole in zip(both, (False, True), strict=True):
         seconds = np.array(

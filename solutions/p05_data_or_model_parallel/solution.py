@@ -49,7 +49,7 @@ def _plan(strategy: str, layer: Layer, cluster: Cluster) -> Plan:
         held = height * (columns + layer.bias) + batch * columns + y
     rounds = (n - 1) * (2 + (gathered > 0))
     sent = (n - 1) / n * (2 * reduced + gathered) * layer.dtype_bytes
-    seconds = rounds * cluster.latency_s + sent / cluster.bytes_per_s
+    seconds = rounds * 2 * cluster.latency_s + sent / cluster.bytes_per_s
     return Plan(strategy, sent, seconds, 2 * held * layer.dtype_bytes)
 
 

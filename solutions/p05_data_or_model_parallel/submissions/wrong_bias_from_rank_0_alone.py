@@ -38,7 +38,7 @@ def plan(strategy, layer, cluster):
         held = ins * (layer.out_features + layer.batch) + b + y
     rounds = (3 if gathered else 2) * (n - 1)
     sent = (n - 1) / n * (2 * reduced + gathered) * size
-    seconds = rounds * cluster.latency_s + sent / cluster.bytes_per_s
+    seconds = rounds * 2 * cluster.latency_s + sent / cluster.bytes_per_s
     return Plan(strategy, sent, seconds, 2 * held * size)
 
 
