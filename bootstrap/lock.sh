@@ -10,6 +10,6 @@ trap 'rm -rf "$folder"' EXIT
     echo "# Exact versions of all that distlab runs and is tested with; \`make lock\` renews them."
     echo "# What a CUDA build of torch adds is pinned by torch itself."
     "$folder/venv/bin/pip" freeze --all --exclude pip --exclude-editable |
-        sed -n 's/^\([A-Za-z0-9._-]*==[0-9a-z.]*\).*/\1/p'
+        sed -n -e '/^\(nvidia\|cuda\)-\|^triton==/d' -e 's/^\([A-Za-z0-9._-]*==[0-9a-z.]*\).*/\1/p'
 } >"$folder/lock"
 cp "$folder/lock" requirements.lock
