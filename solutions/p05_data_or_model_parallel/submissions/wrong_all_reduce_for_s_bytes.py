@@ -1,8 +1,8 @@
 # /// script
 # [tool.distlab]
 # outcome = "failed"
-# check = "test_bytes_are_those_of_the_plan"
-# says = "as the plan says"
+# check = "test_plans_for_clusters_that_are_not_here"
+# says = "sent_bytes"
 # ///
 """The plan takes an all-reduce of S bytes for S bytes sent."""
 
