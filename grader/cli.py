@@ -191,6 +191,19 @@ def check(
 
 
 @app.command()
+def new(
+    number: Annotated[int, typer.Argument(metavar="NN", help="Its number, 1 to 99.")],
+    slug: Annotated[str, typer.Argument(help="Its name: lower-case words joined by _.")],
+) -> None:
+    """Lay out a new problem that can be graded as it stands."""
+    from grader.new_problem import lay_out
+
+    for folder in lay_out(number, slug):
+        console.print(f"made {folder}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"next: replace its parts, and prove them with `distlab check {number:02d}`")
+
+
+@app.command()
 def doctor() -> None:
     """Say what this machine can do, and what mends what it cannot."""
     from grader.doctor import examine
