@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cluster.interface import Unfit
 from grader.compare import explain, output
 from grader.ended import Failed
 
@@ -166,6 +167,8 @@ def must_have_survived(case, run, dead):
     for server in range(case.servers):
         for rank in sorted(dead):
             worker = rank - case.servers
+            if final[server, worker] == len(case.tables[worker]):
+                raise Unfit(f"rank {rank} had done all its steps before it could be killed")
             most = max(int(rows[:, server, worker].max()) for rows in pulled.values())
             if final[server, worker] < most:
                 raise Failed(

@@ -39,7 +39,7 @@ def test_two_workers_die_one_after_the_other(cluster, rng):
     The survivors are not held back by the clocks of the dead.
     """
     dead = [int(rank) for rank in rng.choice(np.arange(2, 6), 2, replace=False)]
-    case = draw_sums(rng, 2, [60] * 4, 30)
+    case = draw_sums(rng, 2, [150] * 4, 30)
     with cluster.job(6, f"ranks {dead} are killed", JobOptions(fault_tolerant=True)) as job:
         killing = killing_all(job, dict(zip(dead, (0.2, 0.35), strict=True)))
         params = case.params(2, sleep_s=0.01)
