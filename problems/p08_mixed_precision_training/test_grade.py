@@ -544,12 +544,12 @@ def test_a_partition_and_a_pause_change_nothing(cluster, rng, measure):
     settings = {"model": {"kind": "digits", "width": WIDTH}, "rate": 0.25, "max_norm": 1.0}
     settings |= {"scaler": {"init_scale": 2.0**10, "growth_interval": 30}, "keep_every": 100}
     with cluster.job(4, "partition and pause") as job:
-        calm = train(job, inputs, **settings)
+        calm = train(job, inputs, timeout_s=20, **settings)
         faults = cluster.timeline(
             "from 0.05s to 0.45s partition {node1,node2} | {node3,node4}\n"
             "from 0.5s to 0.8s pause node3"
         )
-        run = train(job, inputs, during=faults, **settings)
+        run = train(job, inputs, during=faults, timeout_s=20, **settings)
         faults.must_have_fired()
     for name in ("made", "scales", "parameters"):
         for rank, outputs in enumerate(run.outputs):
