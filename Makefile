@@ -30,7 +30,7 @@ test:
 
 soak:
 	@sh bootstrap/setup.sh test
-	@.venv/bin/python -m pytest -m soak $(PYTEST_ARGS)
+	@.venv/bin/python -m pytest -m soak --reruns 0 $(PYTEST_ARGS)
 
 lint:
 	@sh bootstrap/setup.sh packages
