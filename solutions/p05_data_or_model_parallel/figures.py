@@ -117,19 +117,22 @@ def draw(times: Times) -> None:
     from matplotlib import pyplot
     from matplotlib.colors import ListedColormap
 
-    fine = np.geomspace(10, 2000, 40)
-    figure, both = pyplot.subplots(1, 2, figsize=(8, 4), sharey=True)
+    fine = np.geomspace(30, 2000, 80)
+    figure, both = pyplot.subplots(1, 2, figsize=(8, 4.4), sharey=True)
     for axes, whole in zip(both, (False, True), strict=True):
         seconds = np.array(
             [[[plan_of(s, o, b, whole).seconds for o in fine] for b in fine] for s in COLOURS]
         )
-        axes.contourf(
+        axes.pcolormesh(
             fine,
             fine,
             seconds.argmin(axis=0),
-            levels=[-0.5, 0.5, 1.5, 2.5],
             cmap=ListedColormap(list(COLOURS.values())),
             alpha=0.35,
+            shading="nearest",
+            rasterized=True,
+            vmin=0,
+            vmax=2,
         )
         for name, colour in COLOURS.items():
             for tie, face in ((False, colour), (True, "none")):
@@ -144,9 +147,8 @@ def draw(times: Times) -> None:
                     axes.plot(*zip(*points, strict=True), "o", **style)
         axes.set(xscale="log", yscale="log", xlabel="out_features")
         axes.set_title("y gathered where it is cut" if whole else "y left in parts", fontsize=9)
+        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncol=3)
     both[0].set(ylabel="batch")
-    for axes in both:
-        axes.legend(fontsize=7, loc="lower left", title="measured winner", title_fontsize=7)
     figure.suptitle(
         f"in_features {INPUTS}, {HOSTS} hosts, {RATE_MBIT} Mbit/s, {DELAY_MS} ms: planned winner "
         "(areas), measured (dots)",
