@@ -205,9 +205,8 @@ class RankJob:
         pid = status.get("pid")
         if not isinstance(pid, int) or pid <= 1:
             raise Unfit(f"rank {rank} cannot be killed: its process is not known")
-        # On the host and with no more rights than the rank has: the number came from there.
         at = time.monotonic() - self._started
-        self._host(rank).start(["/bin/sh", "-c", f"kill -KILL {pid}"]).wait()
+        self._host(rank).kill_process(pid)
         self._kills.append(FaultSpan(f"kill rank {rank}", at, at, proof="SIGKILL was sent"))
 
     @contextmanager
