@@ -328,7 +328,7 @@ def test_all_ranks_skip_the_same_step(cluster, rng):
             inputs = parts.batches(rng, ranks, 8, 2)
             skipped = sorted(int(s) for s in rng.choice(8, 2, replace=False))
             spoil(rng, inputs, skipped)
-            run = train(job, inputs, parts.model)
+            run = train(job, inputs, parts.model, timeout_s=5)
             found = [step in skipped for step in range(8)]
             expect_decisions(
                 run,
