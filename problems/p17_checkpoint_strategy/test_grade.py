@@ -72,7 +72,7 @@ def waste(interval, cost, lifetimes):
 
 def best_waste(cost, lifetimes):
     middle = math.sqrt(2 * cost * lifetimes.mean())
-    return min(waste(t, cost, lifetimes) for t in middle * np.geomspace(1 / 8, 4, 101))
+    return min(waste(t, cost, lifetimes) for t in middle * np.geomspace(1 / 8, 4, 61))
 
 
 def draw_lifetimes(rng, mean, shape):
