@@ -12,7 +12,8 @@ from grader.ended import Failed
 MIB = 1 << 20
 LINK_MBIT = 100
 STALL_S = 0.7
-EXACT = 1e-12  # of the largest number: room for dividing before or after the sum, for no more
+LARGEST = 1000  # of the numbers in a batch
+EXACT = 1e-12  # of the largest: room for dividing before or after the sum, for no more
 SAME_TRAINING = 1e-9
 WENT_ROUND = "Data went round the network that is counted."
 torch.set_num_threads(1)  # the ranks need the processors
@@ -32,7 +33,7 @@ class Parts:
 
     def batches(self, rng, steps):
         """`steps` batches of whole numbers for one rank."""
-        return {"x": rng.integers(-1000, 1000, (steps, self.total)).astype(float)}
+        return {"x": rng.integers(-LARGEST, LARGEST, (steps, self.total)).astype(float)}
 
     def gradient(self, x, order, part):
         """What one rank's backward leaves in `part`; None when it does not reach it."""
@@ -76,8 +77,9 @@ def expect_gradients(run, parts, inputs, orders, accumulate=1, **advice):
                 filled = ("None", "a gradient") if want is None else ("a gradient", "None")
                 raise Failed(f"expected {filled[0]}, got {filled[1]} {where}.\n{_words(advice)}")
             if want is not None:
-                single = part in parts.shape.get("single", ())
-                expect_close(got, want, relative=1e-6 if single else EXACT, where=where, **advice)
+                tolerance = 1e-6 if part in parts.shape.get("single", ()) else EXACT
+                tolerance *= LARGEST / (np.abs(want).max() or 1.0)  # means of them may cancel out
+                expect_close(got, want, relative=tolerance, where=where, **advice)
 
 
 def _words(advice):
@@ -308,7 +310,7 @@ def test_buckets_are_as_large_as_the_cap(cluster, rng, measure):
     )
     count = 1 + (packets[16] - packets[1024]) / scale
     measure.note("reductions of a step, told by packets", count)
-    if abs(count - 17) > 2:
+    if abs(count - 17) > 3:
         raise Failed(
             f"expected 17 reductions of a step at a cap of 16 KiB, got {count:.1f}, told by "
             f"{packets[16]:.0f} packets.\nUsual cause: a bucket is closed when it has exceeded the "
@@ -322,7 +324,7 @@ def test_buckets_are_as_large_as_the_cap(cluster, rng, measure):
 @pytest.mark.fault(f"rate {LINK_MBIT}mbit on all")
 @pytest.mark.needs("test_only_gradients_that_are_needed_travel")
 def test_buckets_go_out_while_backward_runs(cluster, rng, measure):
-    """Communication hides behind backward: together they take at most 1.4 times backward alone.
+    """Communication hides behind backward: together they take at most 1.5 times backward alone.
 
     The first layer's backward takes 0.7 s, and so do 8 MiB of gradients on these links. All of
     them but the first layer's own are there before.
@@ -336,11 +338,11 @@ def test_buckets_go_out_while_backward_runs(cluster, rng, measure):
             params = {"orders": parts.natural(inputs), "gradients": False}
             return job.run(inputs, params).elapsed_s / STALL_S
 
-        sample = measure.best_of(once, enough=1.4, least=1, most=4)
+        sample = measure.best_of(once, enough=1.5, least=1, most=4)
         measure.at_most(
             "time against the backward alone",
             sample.best,
-            1.4,
+            1.5,
             "x",
             else_="Usual cause: reductions begin when backward has ended, or buckets are filled "
             "from the first layer on, whose gradient comes last.\nNext step: launch a bucket from "
@@ -458,11 +460,17 @@ def test_accumulation_sends_once_per_window(cluster, rng, measure):
             else_="Usual cause: hooks do not ask whether they are within no_sync().\n"
             "Next step: let no_sync() set a flag that forward and hooks look at.",
         )
-        pictures = make_digits(rng, [3, 3])
+        pictures = make_digits(rng, [20, 20])
         job.run([{} for _ in range(2)], {"model": {"kind": "digits", "seed": 6}})
         run = job.run(pictures, {"never_sync": True})
-        sent = max(t.sent_packets for t in run.traffic)
-        measure.at_most("packets within no_sync()", sent, 5, "packets", else_="Send nothing there.")
+        measure.at_most(
+            "packets of 20 micro-batches within no_sync()",
+            max(t.sent_packets for t in run.traffic),
+            25,  # late acknowledgements of what went before
+            "packets",
+            else_="Usual cause: gradients wait, and buffers are still sent in every forward.\n"
+            "Next step: ask in forward, too, whether this is within no_sync().",
+        )
 
 
 @pytest.mark.points(8)

@@ -2,7 +2,7 @@
 # [tool.distlab]
 # outcome = "failed"
 # check = "test_accumulation_sends_once_per_window"
-# says = "packets within no_sync"
+# says = "within no_sync()"
 # ///
 """Micro-batches send no gradients, and buffers still."""
 

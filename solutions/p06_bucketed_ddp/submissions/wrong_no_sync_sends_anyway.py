@@ -2,7 +2,7 @@
 # [tool.distlab]
 # outcome = "failed"
 # check = "test_accumulation_sends_once_per_window"
-# says = "no_sync"
+# says = "against one reduction"
 # ///
 """no_sync() puts off the division; the reductions run after every micro-batch."""
 
