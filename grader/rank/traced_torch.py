@@ -34,6 +34,7 @@ from grader.rank.traced_work import TracedWork
 
 ANY, NOBODY = -2, -1
 _TORCH = str(Path(torch.__file__).parent)
+_WRAPPERS_ARE_IN = ("torch.distributed", "torch.nn.parallel", "torch.distributed.fsdp")
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,16 @@ class TorchTracer:
         for name in self._refused:
             function = getattr(dist, name, None)
             if inspect.isfunction(function) and getattr(function, "_traces", None) is None:
-                self._replace(function, self._refusing(function))
+                self._replace(function, self._refusing(name, function))
+            for place in _WRAPPERS_ARE_IN:
+                self._seal(getattr(sys.modules.get(place), name, None), name)
+
+    def _seal(self, wrapper: Any, name: str) -> None:
+        """Refuse to make objects of the class `wrapper`, if it is one; torch itself may."""
+        if isinstance(wrapper, type) and "_refuses" not in vars(wrapper):
+            sealed: Any = wrapper
+            sealed.__init__ = self._refusing(name, sealed.__init__)
+            sealed._refuses = True
 
     def _replace(self, original: Any, replacement: Any) -> None:
         functools.update_wrapper(replacement, original)
@@ -165,9 +175,9 @@ class TorchTracer:
 
         return function
 
-    def _refusing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _refusing(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def function(*args: Any, **kwargs: Any) -> Any:
-            self._check(original.__name__)
+            self._check(name)
             return original(*args, **kwargs)
 
         return function

@@ -40,6 +40,9 @@ def work(group, x, mode):
         dist.recv(other, left)
     if mode == "sends":
         dist.send(x, right)
+    if mode == "wrapped by torch":
+        wrapper = getattr(torch.nn.parallel, "Distributed" + "DataParallel")
+        wrapper(torch.nn.Linear(1, 1))
     if mode == "refused":
         all_gather([other] * size, x)
     if mode == "posted":
@@ -100,6 +103,7 @@ _MODES = (
     "receives",
     "sends",
     "refused",
+    "wrapped by torch",
     "posted",
     "posted and missing",
     "ring",
@@ -116,7 +120,7 @@ def checks(grade_package):
         solution=_SOLUTION,
         modes=_MODES,
         case_s=2,
-        refused=("all_gather", "all_gather_object"),
+        refused=("all_gather", "all_gather_object", "DistributedDataParallel"),
     )
 
 
@@ -178,6 +182,11 @@ def test_the_first_cause_of_a_crash_is_named(checks, mode: str, says: str) -> No
 def test_a_refused_call_is_refused_under_any_name(checks) -> None:
     assert checks["refused"]["outcome"] == "refused"
     assert "all_gather is refused" in checks["refused"]["message"]
+
+
+def test_a_refused_wrapper_is_refused_when_it_is_made(checks) -> None:
+    assert checks["wrapped by torch"]["outcome"] == "refused"
+    assert "DistributedDataParallel is refused" in checks["wrapped by torch"]["message"]
 
 
 def test_operations_are_on_the_timeline(checks) -> None:
