@@ -124,7 +124,7 @@ def part_of(array, dim, rank, ranks):
     return array if dim is None else np.array_split(array, ranks, dim)[rank]
 
 
-def expect_parts(run, name, strategy, shape, given, times=1, sums=False, without=()):
+def expect_parts(run, name, strategy, shape, given, times=1, sums=False, without=(), when=""):
     """Every rank must hold its part of what one process has. times: backwards that added up."""
     ranks = len(run.outputs)
     for key, value in one_process(name, given).items():
@@ -140,7 +140,7 @@ def expect_parts(run, name, strategy, shape, given, times=1, sums=False, without
                 output(outputs, f"{key}_{name}", rank),
                 want.astype(value.dtype),
                 where=f"in {NAMES[key]}, {strategy} strategy{', sums' if sums else ''}, on rank "
-                f"{rank} of {ranks} ({in_words(shape)})",
+                f"{rank} of {ranks} ({in_words(shape)}){when}",
                 cause=cause,
                 next_step=next_step,
             )
@@ -682,4 +682,6 @@ def test_a_partition_that_heals_changes_nothing(cluster, rng):
         )
         cut.must_have_fired()
         for strategy in STRATEGIES:
-            expect_parts(run, strategy, strategy, shape, given, sums=True)
+            expect_parts(
+                run, strategy, strategy, shape, given, sums=True, when=", after the partition"
+            )

@@ -2,9 +2,9 @@
 # [tool.distlab]
 # outcome = "failed"
 # check = "test_bytes_are_those_of_the_plan"
-# says = "against the least"
+# says = "as the plan says"
 # ///
-"""Pads its part with zeros and all-reduces: twice the bytes of a gather, which the plan admits."""
+"""Pads its part of y with zeros and all-reduces: twice the bytes of the gather that is planned."""
 
 import torch
 import torch.distributed as dist
@@ -37,7 +37,7 @@ def plan(strategy, layer, cluster):
         reduced = y
         held = ins * (layer.out_features + layer.batch) + b + y
     rounds = (3 if gathered else 2) * (n - 1)
-    sent = (n - 1) / n * 2 * (reduced + gathered) * size
+    sent = (n - 1) / n * (2 * reduced + gathered) * size
     seconds = rounds * 2 * cluster.latency_s + sent / cluster.bytes_per_s
     return Plan(strategy, sent, seconds, 2 * held * size)
 

@@ -2,9 +2,9 @@
 # [tool.distlab]
 # outcome = "failed"
 # check = "test_bytes_are_those_of_the_plan"
-# says = "as the plan says"
+# says = "against the least"
 # ///
-"""Every rank gathers all partial sums and adds them up: n/2 times the bytes of an all-reduce."""
+"""Sums by gathering all shares: n/2 times the bytes of an all-reduce, as the plan admits."""
 
 import torch
 import torch.distributed as dist
@@ -37,7 +37,7 @@ def plan(strategy, layer, cluster):
         reduced = y
         held = ins * (layer.out_features + layer.batch) + b + y
     rounds = (3 if gathered else 2) * (n - 1)
-    sent = (n - 1) / n * (2 * reduced + gathered) * size
+    sent = (n - 1) * (reduced + gathered / n) * size
     seconds = rounds * 2 * cluster.latency_s + sent / cluster.bytes_per_s
     return Plan(strategy, sent, seconds, 2 * held * size)
 
@@ -81,6 +81,12 @@ class RowParallelLinear(Parallel):
         return y if self.bias is None else y + self.bias
 
 
+def sum_over_ranks(tensor, group):
+    shares = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(shares, tensor, group=group)
+    return sum(shares)
+
+
 class Enter(torch.autograd.Function):
     @staticmethod
     def forward(ctx, group, *tensors):
@@ -91,7 +97,7 @@ class Enter(torch.autograd.Function):
     def backward(ctx, *gradients):
         there = [g for g in gradients if g is not None]
         message = torch.cat([g.reshape(-1) for g in there])
-        dist.all_reduce(message, group=ctx.group)
+        message = sum_over_ranks(message, ctx.group)
         pieces = iter(message.split([g.numel() for g in there]))
         return None, *(None if g is None else next(pieces).view(g.shape) for g in gradients)
 
@@ -99,9 +105,7 @@ class Enter(torch.autograd.Function):
 class Leave(torch.autograd.Function):
     @staticmethod
     def forward(ctx, group, partial):
-        parts = [torch.empty_like(partial) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(parts, partial.contiguous(), group=group)
-        return sum(parts)
+        return sum_over_ranks(partial.contiguous(), group)
 
     @staticmethod
     def backward(ctx, gradient):
