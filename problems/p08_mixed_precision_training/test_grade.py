@@ -263,7 +263,8 @@ def test_one_step_equals_one_process(cluster, rng):
     types += [("bfloat16", "float16"), ("float16", "float32")]
     with cluster.job(4, "1 to 4 ranks") as job:
         for ranks in (4, 2, 1, 3):
-            for count, (compute, wire) in enumerate(types, start=1):
+            pairs = types if ranks == 4 else types[1:3]
+            for count, (compute, wire) in enumerate(pairs, start=1):
                 inputs = parts.batches(rng, ranks, 3, count)
                 run = train(job, inputs, parts.model, compute=compute, wire=wire)
                 expect_decisions(run, [QUIET["init_scale"]] * 3)
