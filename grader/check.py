@@ -13,7 +13,9 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from grader.grading_server import GradingServer
 from grader.outcome import Outcome
 from grader.package import PUBLIC_FILES, SHARED_FILES, PackageError, Problem
 
@@ -145,24 +147,23 @@ class Verdict:
     expectation: Expectation
     complaint: str | None
     seconds: float
-    result: dict[str, object]
+    result: dict[str, Any]
 
 
-def prove(problem: Problem, path: Path, *, full: bool = False) -> Verdict:
-    """Grade one submission in a process of its own and compare with what it must get.
+def prove(server: GradingServer, path: Path, *, full: bool = False) -> Verdict:
+    """Grade one submission and compare with what it must get.
 
-    A wrong one is given the stated check alone (with those it builds on), unless `full`.
+    A wrong one is given the stated check alone (with those it builds on), unless `full`. Raises
+    GradingServerDied.
     """
     stated = expectation(path)
-    only = [stated.check] if stated.check and not full else []
-    result, code = run_grading(problem, path, only)
-    seconds = float(str(result.get("duration_s", 0)))
-    return Verdict(stated, _compare(stated, result, code), seconds, result)
+    result = server.grade(path, [stated.check] if stated.check and not full else [])
+    return Verdict(stated, _compare(stated, result), float(result["duration_s"]), result)
 
 
 def run_grading(
     problem: Problem, path: Path, only: list[str], timeout_s: float = 300
-) -> tuple[dict[str, object], int]:
+) -> tuple[dict[str, Any], int]:
     """Run `distlab grade` as a user would; return its JSON result and exit code."""
     with tempfile.TemporaryDirectory(prefix="distlab-check-") as folder:
         target = Path(folder) / "result.json"
@@ -180,11 +181,8 @@ def run_grading(
         return json.loads(target.read_text()), done.returncode
 
 
-def _compare(stated: Expectation, result: dict[str, object], code: int) -> str | None:
-    name = stated.path.name
-    checks = result.get("checks")
-    if not isinstance(checks, list):
-        return f"{name}: no result, exit code {code}: {result.get('error')}"
+def _compare(stated: Expectation, result: dict[str, Any]) -> str | None:
+    name, checks = stated.path.name, result["checks"]
     seen = {c["name"]: c for c in checks}
     summary = "; ".join(
         f"{c['name']} {c['outcome']}: {c['message'][:300]}"
@@ -192,7 +190,7 @@ def _compare(stated: Expectation, result: dict[str, object], code: int) -> str |
         if c["outcome"] != "passed"
     )
     if stated.check is None:
-        earned, possible = float(str(result["score"])), float(str(result["max_score"]))
+        earned, possible = float(result["score"]), float(result["max_score"])
         acceptable = {stated.outcome}
         if stated.outcome is Outcome.PASSED and stated.score < 1:
             acceptable.add(Outcome.PARTIAL)

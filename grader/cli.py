@@ -177,16 +177,22 @@ def check(
 ) -> None:
     """Prove a problem package: files, reference, and the verdict of every submission."""
     from grader.check import complaints, prove, submissions
+    from grader.grading_server import GradingServer, GradingServerDied
 
     problem = package.find(wanted)
     wrong = list(complaints(problem))
     for line in wrong:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    for path in () if files_only else submissions(problem):
-        verdict = prove(problem, path)
-        word = verdict.complaint or f"{path.name}: {verdict.expectation.outcome}, as stated"
-        console.print(f"{word} ({verdict.seconds:.1f} s)", markup=False, highlight=False)
-        wrong += [verdict.complaint] if verdict.complaint else []
+    if not files_only:
+        with GradingServer(problem) as server:
+            for path in submissions(problem):
+                try:
+                    verdict = prove(server, path)
+                except GradingServerDied as error:
+                    stop(str(error))
+                word = verdict.complaint or f"{path.name}: {verdict.expectation.outcome}, as stated"
+                console.print(f"{word} ({verdict.seconds:.1f} s)", markup=False, highlight=False)
+                wrong += [verdict.complaint] if verdict.complaint else []
     raise typer.Exit(1 if wrong else 0)
 
 

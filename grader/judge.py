@@ -58,7 +58,7 @@ def judge(wish: Wish, console: Console, errors: Console) -> int:
     signal.signal(signal.SIGTERM, _as_interrupt)
     # Imported here: numpy starts threads, and an enclosure is entered before there are any.
     from grader.seeds import Seed
-    from grader.session import Interrupted, Order, grade
+    from grader.session import Interrupted, Order, grade, open_stand
 
     spent = hints.used(wish.problem)
     order = Order(
@@ -73,7 +73,7 @@ def judge(wish: Wish, console: Console, errors: Console) -> int:
     )
     try:
         with _progress(errors, wish) as on_check:
-            result = grade(order, wish.place.factory(), on_check)
+            result = grade(order, open_stand(wish.problem, wish.place.factory()), on_check)
     except Interrupted as stopped:
         _write(stopped.partial, folder, wish.json_path, errors)
         errors.print(

@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,25 +50,40 @@ class Order:
     hint_cost: float = 0.0
 
 
+@dataclass(frozen=True)
+class Stand:
+    """Where submissions of one problem are run."""
+
+    backend: Backend
+    launcher: RankLauncher
+
+
+@contextmanager
+def open_stand(problem: Problem, make_backend: Callable[[], Backend]) -> Iterator[Stand]:
+    """Set up what gradings of `problem` have in common. Raises ClusterError."""
+    with make_backend() as backend, launcher_for(problem, backend.name) as launcher:
+        launcher.prepare()
+        yield Stand(backend, launcher)
+
+
 def grade(
     order: Order,
-    make_backend: Callable[[], Backend],
+    stand: AbstractContextManager[Stand],
     on_check: Callable[[str, CheckResult | None], None] = lambda _name, _result: None,
 ) -> GradeResult:
-    """Grade a submission. Raises Interrupted with what was judged so far."""
+    """Grade a submission at `stand`, which is entered only if there is something to run.
+
+    Raises Interrupted with what was judged so far.
+    """
     began, started = time.monotonic(), datetime.datetime.now(datetime.UTC)
     backend_name, engine = "", "none"
     interrupted = False
     checks = _static_checks(order)
     if not checks:
         try:
-            with (
-                make_backend() as backend,
-                launcher_for(order.problem, backend.name) as launcher,
-            ):
-                launcher.prepare()
-                plugin = _run_checks(order, backend, launcher, on_check)
-                backend_name, engine = backend.name, backend.network_engine
+            with stand as at:
+                plugin = _run_checks(order, at, on_check)
+                backend_name, engine = at.backend.name, at.backend.network_engine
             checks, interrupted = plugin.results, plugin.interrupted
             if plugin.collection_errors:
                 checks = (_broken_harness(order, plugin.collection_errors[0]),)
@@ -135,8 +150,7 @@ def _whole(order: Order, outcome: Outcome, title: str, message: str) -> CheckRes
 
 def _run_checks(
     order: Order,
-    backend: Backend,
-    launcher: RankLauncher,
+    stand: Stand,
     on_check: Callable[[str, CheckResult | None], None],
 ) -> GradingPlugin:
     problem = order.problem
@@ -144,7 +158,13 @@ def _run_checks(
     if order.hidden and problem.hidden_checks is not None:
         files.append(problem.hidden_checks)
     plugin = GradingPlugin(
-        backend, launcher, problem, order.submission, order.seed, order.only, on_check
+        stand.backend,
+        stand.launcher,
+        problem,
+        order.submission,
+        order.seed,
+        order.only,
+        on_check,
     )
     arguments = [*map(str, files), "--import-mode=importlib", "-p", "no:cacheprovider"]
     arguments += ["-p", "no:terminal", "-c", os.devnull, f"--rootdir={problem.folder}"]

@@ -20,11 +20,12 @@ def main() -> None:
     # Imported here: numpy starts threads, and an enclosure is entered before there are any.
     from grader.result_json import to_json
     from grader.seeds import Seed
-    from grader.session import Order, grade
+    from grader.session import Order, grade, open_stand
 
     problem = package.load(Path(sys.argv[1]))
     handed_in = submission.read(Path(sys.argv[2]), problem)
-    result = grade(Order(problem, handed_in, Seed.fresh()), place.factory())
+    stand = open_stand(problem, place.factory())
+    result = grade(Order(problem, handed_in, Seed.fresh()), stand)
     print(to_json(result))
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from grader.check import expectation, run_grading, submissions
+from grader.check import expectation, submissions
+from grader.grading_server import GradingServer
 from grader.package import Problem, discover
 
 RUNS = int(os.environ.get("DISTLAB_SOAK_RUNS", "20"))
@@ -49,9 +50,9 @@ def test_every_verdict_and_score_is_the_same(problem: Problem, path: Path) -> No
         stated = expectation(path)
         only = [stated.check] if stated.check else []
     seen: Counter[str] = Counter()
-    for _ in range(RUNS):
-        result, _code = run_grading(problem, path, only)
-        checks = result["checks"]
-        verdicts = {c["name"]: (c["outcome"], c["points"]) for c in checks}  # type: ignore[attr-defined]
-        seen[str(verdicts)] += 1
+    with GradingServer(problem) as server:
+        for _ in range(RUNS):
+            checks = server.grade(path, only)["checks"]
+            verdicts = {c["name"]: (c["outcome"], c["points"]) for c in checks}
+            seen[str(verdicts)] += 1
     assert len(seen) == 1, seen

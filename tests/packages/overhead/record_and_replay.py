@@ -109,7 +109,7 @@ def main() -> None:
             firsts.append(time.monotonic() - began)
 
     order = session.Order(problem, submission, Seed(11))
-    result = session.grade(order, NetnsBackend, on_check)
+    result = session.grade(order, session.open_stand(problem, NetnsBackend), on_check)
     graded = time.monotonic() - began
     with tempfile.TemporaryDirectory() as folder:
         bare = bare_seconds(problem, submission, Path(folder))
