@@ -610,14 +610,14 @@ def race(job, rng, shape):
 @pytest.mark.fault(FAR)
 @pytest.mark.needs("test_bytes_are_those_of_the_plan")
 def test_seconds_are_those_of_the_plan(cluster, rng, measure):
-    """A step takes at most 1.6 times the seconds of the plan, on links that are far and slow.
+    """A step takes at most 1.75 times the seconds of the plan, on links that are far and slow.
 
     One shape for each strategy with little to send, and one with much: rounds decide the first,
     bytes the second. The best of up to six steps counts.
     """
     with cluster.job(3, "seconds") as job:
         for strategy in STRATEGIES:
-            for low, high in ((0.064, 0.072), (0.13, 0.18)):
+            for low, high in ((0.064, 0.068), (0.13, 0.18)):
                 kind = strategy, low, high
                 shape = draw_shape(rng, 8, 1200, lambda s, kind=kind: chosen_within(s, *kind))
                 name, _, planned = plan_for(job, shape)
@@ -655,7 +655,7 @@ def compare_seconds(measure, strategy, shape, planned, measured):
     measure.at_most(
         f"{strategy}, {1e3 * planned:.0f} ms planned: measured against the plan",
         measured / planned,
-        1.6,
+        1.75,
         "x",
         else_="Usual cause: latency counted once instead of once a round, or gradients of weight "
         "and bias sent one after the other.\nNext step: time a tiny layer: it shows rounds alone.",
