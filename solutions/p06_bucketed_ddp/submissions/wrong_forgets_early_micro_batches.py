@@ -2,7 +2,7 @@
 # [tool.distlab]
 # outcome = "failed"
 # check = "test_what_only_an_early_micro_batch_used"
-# says = "early"
+# says = "earlier"
 # ///
 """Only what the last micro-batch reached is sent; what others left in .grad stays on its rank."""
 
