@@ -40,8 +40,8 @@ def average(solution, group, case):
 def adam(solution, group, case):
     """A step for each row of `gradients`; the parameters after each of them are handed in.
 
-    without: [rank, number] of a parameter that has no gradient on that rank. every: hand in only
-    each so-manieth element.
+    without: [rank, number] of a parameter that has no gradient on that rank. every: hand in one
+    element of so many.
     """
     params = case.params
     if "start" in case.inputs:
