@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cluster.faults.injector import Injector, TimelineRun
-from cluster.faults.language import parse_timeline
+from cluster.faults.language import FaultSyntaxError, parse_timeline
 from cluster.interface import Backend, Cluster, ClusterSpec, Limits
 from cluster.launchers.job import DEFAULT_OPTIONS, JobOptions, RankLauncher
 from grader.launching import RUNTIME_FOLDER
@@ -79,8 +79,12 @@ class Bench:
 
     def fault(self, text: str) -> None:
         """Put faults, one a line, into force until the check ends. Raises Unfit if one does not
-        take."""
-        self._injector.apply(*parse_timeline(text, self._names))
+        take, FaultSyntaxError for one with a time of its own: `timeline` is for those."""
+        faults = parse_timeline(text, self._names)
+        for fault in faults:
+            if fault.start or fault.end is not None:
+                raise FaultSyntaxError(f"{fault.text!r} has a time; give it to cluster.timeline()")
+        self._injector.apply(*faults)
 
     def heal(self) -> None:
         """Lift all faults in force."""

@@ -30,6 +30,7 @@ def work(comm, x, mode):
 """
 _ONE_CHECK = """
 import numpy as np
+import pytest
 
 from grader.ended import Failed
 
@@ -64,6 +65,11 @@ def test_a_failing_job_leaves_its_record_and_the_next_one_runs(cluster):
         pass
     with cluster.job(2, "works") as job:
         job.run(inputs(2), dict(mode=""))
+
+
+def test_a_fault_with_a_time_is_for_the_timeline(cluster):
+    with pytest.raises(ValueError, match="has a time; give it to"):
+        cluster.fault("from 1s to 2s pause node1")
 
 
 def test_bytes(cluster):
