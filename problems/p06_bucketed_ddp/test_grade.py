@@ -347,10 +347,12 @@ def test_buckets_go_out_while_backward_runs(cluster, rng, measure):
             params = {"orders": parts.natural(inputs), "gradients": False}
             return job.run(inputs, params).elapsed_s / STALL_S
 
-        sample = measure.best_of(once, enough=1.5, least=1, most=4)
+        ratios = [once()]  # set by a sleep and a link, to which a busy machine adds little
+        while min(ratios) > 1.5 and len(ratios) < 4:
+            ratios.append(once())
         measure.at_most(
             "time against the backward alone",
-            sample.best,
+            min(ratios),
             1.5,
             "x",
             else_="Usual cause: reductions begin when backward has ended, or buckets are filled "
