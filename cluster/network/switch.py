@@ -69,7 +69,8 @@ class Switch:
                 removed.append(path)
         requests += self._removal(removed, present)
         present -= set(removed)
-        for path, fault in wanted.items():
+        # Changed ones first: the kernel takes no new netem beside one that duplicates.
+        for path, fault in sorted(wanted.items(), key=lambda item: item[0] not in present):
             if self._rules.get(path) != fault:
                 requests += self._placement(path, fault, present)
                 present.add(path)
