@@ -1,6 +1,5 @@
-"""Draw curve.svg: digits learned by four ranks of the reference, by one process, and by four ranks
-that add gradients instead of averaging them. Every curve is a run of the real code, over gloo on
-this machine.
+"""Draw curve.svg: digits learned by four ranks of the reference, by one process, and without
+synchronised buffers. Every curve is a run of the real code, over gloo on this machine.
 
     python figures.py
 """
@@ -45,7 +44,7 @@ def train(rank, store, source, inputs, losses):
 
 
 def mean_loss(source, inputs):
-    losses = torch.zeros(RANKS, STEPS, dtype=torch.float64).share_memory_()
+    losses = torch.zeros(RANKS, STEPS).share_memory_()
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")
         # Forked: this process has torch, and has computed nothing yet that would have threads.
@@ -60,16 +59,16 @@ def main():
 
     inputs = test_grade.make_digits(np.random.default_rng(SEED), [STEPS] * RANKS)
     four = mean_loss(HERE / "solution.py", inputs)
-    added = mean_loss(HERE / "submissions" / "wrong_never_averages.py", inputs)
+    apart = mean_loss(HERE / "submissions" / "wrong_buffers_not_synchronised.py", inputs)
     one = test_grade.OneProcess(SEED, inputs, RATE)
     print(f"one process and four ranks differ by at most {np.abs(one.losses - four).max():.1e}")
-    late = four[-10:].mean(), added[-10:].mean()
-    print(f"loss of the last 10 steps: {late[0]:.3f}; with sums for means {late[1]:.3f}")
+    late = four[-10:].mean(), apart[-10:].mean()
+    print(f"loss of the last 10 steps: {late[0]:.3f}; with buffers apart {late[1]:.3f}")
     print(f"held-out digits recognised: {test_grade.recognised(one.module):.1%}")
     figure, axes = plt.subplots(figsize=(6, 3.2))
     axes.plot(one.losses, lw=4, color="0.8", label="one process, 64 images a step")
     axes.plot(four, lw=1, color="C0", label="four ranks, 16 images each")
-    axes.plot(added, lw=1, color="C3", label="four ranks, sums instead of means")
+    axes.plot(apart, lw=1, color="C3", label="buffers not synchronised")
     axes.set(xlabel="step", ylabel="loss", yscale="log")
     axes.legend(frameon=False)
     figure.tight_layout()
