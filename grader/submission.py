@@ -130,13 +130,13 @@ def refused_uses(submission: Submission, problem: Problem) -> list[RefusedUse]:
             tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
-        innocent = _names_from_elsewhere(tree)
+        innocent, meant = _names_from_elsewhere(tree), _imported_names(tree)
         own = {n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
         for node in ast.walk(tree):
             for name in _called(node, innocent):
                 if name in calls - own:
                     found.add(RefusedUse(name, getattr(node, "lineno", 0)))
-            for name in _named(node):
+            for name in _named(node, meant):
                 if name in names:
                     found.add(RefusedUse(name, getattr(node, "lineno", 0)))
     return sorted(found, key=lambda use: (use.line, use.name))
@@ -170,15 +170,44 @@ def _called(node: ast.AST, innocent: set[str]) -> list[str]:
     return []
 
 
-def _named(node: ast.AST) -> list[str]:
-    """Modules, names and attributes that `node` mentions."""
+def _imported_names(tree: ast.Module) -> dict[str, str]:
+    """What names bound by imports stand for: `dist` for `torch.distributed`."""
+    meant: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            meant |= {a.asname: a.name for a in node.names if a.asname}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            meant |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    return meant
+
+
+def _named(node: ast.AST, meant: dict[str, str]) -> list[str]:
+    """Modules, names and attributes that `node` mentions, dotted ones with all they begin with."""
     if isinstance(node, ast.Attribute):
-        return [node.attr]
+        return [node.attr, *_dotted(node, meant)]
     if isinstance(node, ast.Name):
         return [node.id]
     if isinstance(node, ast.Import):
-        return [part for a in node.names for part in (a.name, a.name.partition(".")[0])]
+        return [part for alias in node.names for part in _beginnings(alias.name)]
     if isinstance(node, ast.ImportFrom) and node.module:
-        top = node.module.partition(".")[0]
-        return [node.module, top, *(alias.name for alias in node.names)]
+        names = [alias.name for alias in node.names]
+        whole = [part for name in names for part in _beginnings(f"{node.module}.{name}")]
+        return [*whole, *names]
     return _called(node, set()) if isinstance(node, ast.Call) else []
+
+
+def _dotted(node: ast.Attribute, meant: dict[str, str]) -> list[str]:
+    """The whole name of an attribute of an imported module, if that is what it is."""
+    parts, root = [node.attr], node.value
+    while isinstance(root, ast.Attribute):
+        parts.append(root.attr)
+        root = root.value
+    if not isinstance(root, ast.Name):
+        return []
+    return [".".join([meant.get(root.id, root.id), *reversed(parts)])]
+
+
+def _beginnings(name: str) -> list[str]:
+    """a, a.b and a.b.c for a.b.c."""
+    parts = name.split(".")
+    return [".".join(parts[: count + 1]) for count in range(len(parts))]
