@@ -220,7 +220,7 @@ def test_fusion_memory_is_bounded(cluster, rng, measure):
     That is 1.6 MiB. Counted by tracemalloc on every rank, from before the first submit to after
     the flush; numpy's arrays are included.
     """
-    lengths = np.append(rng.integers(1, 80_000, 70), 1_000_000)
+    lengths = np.append(rng.integers(1, 60_000, 70), 1_000_000)
     lengths = np.append(lengths, 4 * MIB - lengths.sum())
     with cluster.job(4, "16 MiB, memory") as job:
         run = step(job, rng, 4, lengths, mode="memory")
