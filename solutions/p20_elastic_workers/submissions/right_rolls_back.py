@@ -80,7 +80,8 @@ class _Rank:
             state.velocity[:] = rate * momentum
             state.params -= state.velocity
             done = True
-        except MPI.Exception:
+        # A length that a dead rank never sent may be anything, also more than there is memory.
+        except (MPI.Exception, MemoryError):
             self.crew.Revoke()
             done = False
         if not self._all_agree(done):
