@@ -150,14 +150,14 @@ class Verdict:
     result: dict[str, Any]
 
 
-def prove(server: GradingServer, path: Path, *, full: bool = False) -> Verdict:
+def prove(server: GradingServer, path: Path) -> Verdict:
     """Grade one submission and compare with what it must get.
 
-    A wrong one is given the stated check alone (with those it builds on), unless `full`. Raises
+    A wrong one is given the stated check alone (with those it builds on). Raises
     GradingServerDied.
     """
     stated = expectation(path)
-    result = server.grade(path, [stated.check] if stated.check and not full else [])
+    result = server.grade(path, [stated.check] if stated.check else [])
     return Verdict(stated, _compare(stated, result), float(result["duration_s"]), result)
 
 
