@@ -21,6 +21,8 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 _ANY = -2
 _NOBODY = -1
 _COLLECTIVES = (COLLECTIVE, POSTED_COLLECTIVE)
+# Of MPI's fault tolerance (ULFM): they end without the dead.
+_WITHOUT_THE_DEAD = {"Agree", "Iagree", "Shrink"}
 _POSTED = (POSTED, POSTED_COLLECTIVE)
 _THREAD = re.compile(r"^(Current thread|Thread) .*$", re.MULTILINE)
 _REMEDIES = {
@@ -157,22 +159,44 @@ def _collectives_apart(
         there = {r: inside[r] for r in needed if r in inside}
         names = sorted({other.operation for other in there.values()})
         if len(names) > 1:
-            return f"The ranks are in different collectives: {', '.join(names)}."
+            return (
+                f"The ranks are in different collectives: {', '.join(names)}."
+                f"{_left_behind(there, needed, by_rank)}"
+            )
         roots = {other.peer for other in there.values()}
         if len(roots) > 1:
             named = ", ".join(f"rank {r} names rank {o.peer}" for r, o in sorted(there.items()))
             return f"The ranks disagree about the root of {record.operation}: {named}."
         absent = [r for r in needed if r not in inside]
+        if record.operation in _WITHOUT_THE_DEAD:
+            absent = [r for r in absent if not by_rank[r].dead]
         if absent:
             stand = "stands" if len(there) == 1 else "stand"
-            return (
-                f"{_ranks(sorted(there))} {stand} in {names[0]}, which needs everyone; "
-                f"{_ranks(absent).lower()} never came{_busy(by_rank[absent[0]], entry)}."
-            )
+            everyone = "everyone who lives" if names[0] in _WITHOUT_THE_DEAD else "everyone"
+            gone = [r for r in absent if by_rank[r].dead]
+            why = f"{_ranks(absent).lower()} never came{_busy(by_rank[absent[0]], entry)}"
+            if gone:
+                why = f"{_ranks(gone).lower()} {'is' if len(gone) == 1 else 'are'} gone"
+            return f"{_ranks(sorted(there))} {stand} in {names[0]}, which needs {everyone}; {why}."
         if len({other.bytes for other in there.values()}) > 1:
             sizes = ", ".join(f"rank {r} {o.bytes:,} bytes" for r, o in sorted(there.items()))
             return f"The ranks are in {record.operation} with different sizes: {sizes}."
     return None
+
+
+def _left_behind(
+    there: Mapping[int, TraceRecord], needed: Sequence[int], by_rank: Mapping[int, Standing]
+) -> str:
+    """What to do when some noticed a death and left a collective that others still stand in."""
+    dead = [rank for rank in needed if by_rank[rank].dead]
+    left = sorted(r for r, record in there.items() if record.operation not in _WITHOUT_THE_DEAD)
+    if not dead or not left or len(left) == len(there):
+        return ""
+    verb = "was" if len(left) == 1 else "were"
+    return (
+        f" Rank {dead[0]} is gone; {_ranks(left).lower()} {verb} left in {there[left[0]].operation}"
+        " by those who noticed it. Who notices a death calls Revoke first, so that nobody waits on."
+    )
 
 
 def _busy(standing: Standing, entry: str) -> str:

@@ -7,6 +7,7 @@ the problem forbids raise `RefusedCall` instead of reaching MPI.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from mpi4py import MPI
@@ -55,6 +56,7 @@ _COLLECTIVES = [
     "allreduce",
     "scan",
     "exscan",
+    "Agree",
 ]
 _POSTED_COLLECTIVES = [
     "Ibarrier",
@@ -74,8 +76,9 @@ _POSTED_COLLECTIVES = [
     "Ireduce_scatter_block",
     "Iscan",
     "Iexscan",
+    "Iagree",
 ]
-_NEW_COMMUNICATORS = ("Split", "Dup", "Clone", "Create", "Create_group", "Split_type")
+_NEW_COMMUNICATORS = ("Split", "Dup", "Clone", "Create", "Create_group", "Split_type", "Shrink")
 
 
 def buffer_bytes(buffer: Any) -> int:
@@ -118,6 +121,14 @@ class TracedComm(MPI.Intracomm):
 
     def members(self) -> int:
         return member_bits(self.world_ranks)
+
+    def _job_ranks(self, group: MPI.Group) -> list[int]:
+        """Ranks in the whole job of a group's ranks."""
+        ranks = list(range(group.Get_size()))
+        return [
+            self.job_rank(rank)
+            for rank in MPI.Group.Translate_ranks(group, ranks, self.Get_group())
+        ]
 
     def _refuse(self, name: str) -> None:
         if name in self.refused:
@@ -218,13 +229,14 @@ def _trace_creation(name: str) -> None:
 
     def method(self: TracedComm, *args: Any, **kwargs: Any) -> Any:
         self._refuse(name)
-        index = self.recorder.begin(name, COLLECTIVE, members=self.members())
+        # All other ways need every rank of the communicator.
+        group = _argument(args, kwargs, 0, "group", None) if name == "Create_group" else None
+        taking_part = self.world_ranks if group is None else self._job_ranks(group)
+        index = self.recorder.begin(name, COLLECTIVE, members=member_bits(taking_part))
         created = self._record(index, lambda: original(self, *args, **kwargs), False)
         if created == MPI.COMM_NULL:
             return created
-        mine, theirs = self.Get_group(), created.Get_group()
-        ranks = MPI.Group.Translate_ranks(theirs, list(range(theirs.Get_size())), mine)
-        world_ranks = [self.job_rank(rank) for rank in ranks]
+        world_ranks = self._job_ranks(created.Get_group())
         return TracedComm.wrap(created, self.recorder, self.refused, world_ranks)
 
     _install(name, method)
@@ -247,11 +259,12 @@ for _name in ("Irecv", "irecv"):
     _trace_receive(_name, posted=True)
 for _name in ("Sendrecv", "sendrecv", "Sendrecv_replace"):
     _trace_exchange(_name)
-for _name in _COLLECTIVES:
+# mpi4py before 4.0 has no Agree, Iagree and Shrink.
+for _name in filter(partial(hasattr, MPI.Intracomm), _COLLECTIVES):
     _trace_collective(_name, posted=False)
-for _name in _POSTED_COLLECTIVES:
+for _name in filter(partial(hasattr, MPI.Intracomm), _POSTED_COLLECTIVES):
     _trace_collective(_name, posted=True)
-for _name in _NEW_COMMUNICATORS:
+for _name in filter(partial(hasattr, MPI.Intracomm), _NEW_COMMUNICATORS):
     _trace_creation(_name)
 
 

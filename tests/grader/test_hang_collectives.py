@@ -83,3 +83,23 @@ def test_the_interrupted_thread_counts_before_others() -> None:
     assert parse_stack(dump, folder, "solution.py") == ("odd:name.py:41 in ring",)
     only_other = dump.partition("Current")[0] + "Current thread 0x1 (most recent call first):\n"
     assert parse_stack(only_other, folder, "solution.py") == ("solution.py:9 in watch",)
+
+
+def dead(rank: int) -> Standing:
+    return Standing(rank, (), False, 0, dead=True)
+
+
+def test_an_agreement_waits_for_the_living_only() -> None:
+    hang = explain([inside(0, "Agree"), Standing(1, (), False, 9), dead(2)], "s.py")
+    assert "Rank 0 stands in Agree, which needs everyone who lives; rank 1 never came" in hang.cause
+
+
+def test_a_rank_left_in_a_collective_after_a_death_calls_for_revoke() -> None:
+    hang = explain([inside(0, "Agree"), inside(1, "Allreduce"), dead(2)], "s.py")
+    assert "Rank 2 is gone; rank 1 was left in Allreduce by those who noticed it." in hang.cause
+    assert "calls Revoke first" in hang.cause
+
+
+def test_a_collective_that_misses_a_dead_rank_says_so() -> None:
+    hang = explain([inside(0, "Barrier"), inside(1, "Barrier"), dead(2)], "s.py")
+    assert hang.cause.startswith("Ranks 0, 1 stand in Barrier, which needs everyone; rank 2 is")

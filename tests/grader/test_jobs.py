@@ -81,6 +81,7 @@ def test_bytes(cluster):
 )
 _SURVIVORS = """
 import numpy as np
+import pytest
 
 from cluster.launchers.job import JobOptions
 
@@ -101,6 +102,13 @@ def test_a_killed_rank_is_named_when_it_is_awaited(cluster):
         job.run(given, dict(mode=""), during=job.killing(1, 0.5))
 
 
+@pytest.mark.parametrize("mode", ["circle", "no revoke"])
+def test_survivors_hang(cluster, mode):
+    given = [dict(x=np.arange(10.0) + rank) for rank in range(3)]
+    with cluster.job(3, mode, JobOptions(fault_tolerant=True)) as job:
+        job.run(given, dict(mode=mode), lost={1}, during=job.killing(1, 0.5))
+
+
 def test_a_kill_that_comes_too_late_is_unfit(cluster):
     given = [dict(x=np.arange(10.0))]
     with cluster.job(1, "over before") as job:
@@ -116,10 +124,17 @@ def work(comm, x, mode):
     if comm.Get_rank() == 1:
         time.sleep(30)
     try:
-        comm.Allreduce(x, total)
+        comm.Recv(total, 1)
     except MPI.Exception:
+        if mode == "no revoke" and comm.Get_rank() == 2:
+            comm.Recv(total, 0)
+        if mode == "no revoke":
+            comm.Agree(1)
         comm.Revoke()
-        comm.Shrink().Allreduce(x, total)
+        crew = comm.Shrink()
+        if mode == "circle":
+            crew.Recv(total, 1 - crew.Get_rank())
+        crew.Allreduce(x, total)
     return total
 """
 
@@ -214,6 +229,13 @@ def test_ranks_that_a_check_kills(grade_package) -> None:
     named = checks["test_a_killed_rank_is_named_when_it_is_awaited"]
     assert named["outcome"] == "crashed"
     assert named["message"].startswith("rank 1 on node2 was killed by SIGKILL")
+    circle = checks["test_survivors_hang[circle"]
+    assert circle["outcome"] == "timed out"
+    assert "A cycle of waits: 0 -> 2 -> 0" in circle["message"]
+    behind = checks["test_survivors_hang[no revoke"]
+    assert behind["outcome"] == "timed out"
+    assert "rank 0 waits in Agree, solution.py:16." in behind["message"]
+    assert "rank 2 waits in Recv from rank 0 (80 bytes), solution.py:14." in behind["message"]
     late = checks["test_a_kill_that_comes_too_late_is_unfit"]
     assert late["outcome"] == "unfit"
     assert late["message"] == "rank 0 was to be killed after 5 s; the case ended before"
