@@ -12,13 +12,15 @@ from cluster.launchers.solo import SoloLauncher
 from cluster.launchers.torch_launcher import TorchLauncher
 from grader.package import Problem
 
+# What rank_main.py imports on a rank, compiled once instead of on each.
+_MPI_RUNTIME = ("faulthandler", "grader.rank.runtime", "grader.rank.mpi_runtime")
 RUNTIME_FOLDER = "runtime/grader/rank"
 
 
 def launcher_for(problem: Problem, backend: str) -> RankLauncher:
     """The launcher for one grading of `problem` on clusters of the backend called `backend`."""
     if problem.runtime == "mpi":
-        return MpirunLauncher()
+        return MpirunLauncher(_MPI_RUNTIME, can_fork=backend == "netns")
     if problem.runtime == "torch":
         return TorchLauncher(can_fork=backend == "netns")
     return SoloLauncher()

@@ -20,6 +20,7 @@ from cluster.interface import Cluster, ClusterError, Host, OversizedFile
 from cluster.launchers.job import DEFAULT_OPTIONS, JobOptions, RankEnd, python_command, spread
 from cluster.launchers.output import CappedOutput
 from cluster.launchers.program import Program
+from cluster.launchers.warm_parent import ForkedProcess, WarmParent
 
 # mpirun itself cannot be asked who ended first: when a rank dies, its peers abort on the closed
 # connection, and mpirun then often blames one of those. So each rank's end is written down where it
@@ -30,6 +31,7 @@ _WITNESS = (
     'echo $code $told > "$ends.r$OMPI_COMM_WORLD_RANK"; '
     "trap - TERM; [ $code -gt 128 ] && kill -$((code - 128)) $$; exit $code"
 )
+_STAND_IN = Path(__file__).with_name("stand_in.py").read_text()
 _ECHO = re.compile(r"error occurred in Socket closed\s[^\n]*reported by process \[\d+,(\d+)\]")
 # MPI_ERR_UNKNOWN: with it Open MPI ends a rank whose peer closed its socket.
 _ECHO_STATUS = 14
@@ -151,12 +153,21 @@ def mpirun_program() -> str:
 
 
 class MpirunLauncher:
-    """Starts MPI ranks through mpirun. Keeps nothing between jobs."""
+    """Starts MPI ranks through mpirun: forked from a warm parent where hosts are emulated ones,
+    with an interpreter each elsewhere."""
 
     name = "mpirun"
 
+    def __init__(self, preloaded: Sequence[str] = (), *, can_fork: bool = False) -> None:
+        """can_fork: whether the hosts are emulated ones, which a process can be forked into.
+        preloaded: modules that ranks need besides numpy and mpi4py, imported before."""
+        self._parent = WarmParent(("numpy", "mpi4py.MPI", *preloaded)) if can_fork else None
+        self._forkers: dict[Host, ForkedProcess] = {}
+
     def prepare(self) -> None:
-        """Nothing takes long."""
+        """Begin to import what ranks need, in the background."""
+        if self._parent is not None:
+            self._parent.start()
 
     def start(
         self,
@@ -174,12 +185,41 @@ class MpirunLauncher:
             variables = [f"{name}={value}" for name, value in plain.environment.items()]
             prefix = ["/usr/bin/env", *variables] if variables else []
             witness = ["/bin/sh", "-c", _WITNESS, "witness", f"{host.path('out')}/{name}"]
-            return [*witness, *prefix, *python_command(host, plain)]
+            return [*witness, *prefix, *self._python(host, plain)]
 
-        return launch(cluster, command, ranks, options, name)
+        hosts = [host for host, _ in spread(cluster, ranks)]
+        self._start_forkers(hosts)
+        job = launch(cluster, command, ranks, options, name)
+        try:
+            for host in hosts:
+                if host in self._forkers:
+                    _ = self._forkers[host].pid  # it has started, or this raises
+        except BaseException:
+            job.end()
+            raise
+        return job
+
+    def _python(self, host: Host, program: Program) -> list[str]:
+        if self._parent is None:
+            return python_command(host, program)
+        return [host.python, "-I", "-S", "-c", _STAND_IN, program.path, *program.arguments]
+
+    def _start_forkers(self, hosts: Sequence[Host]) -> None:
+        """Have one on each host; those of hosts that are gone went with them."""
+        if self._parent is None:
+            return
+        for host in [host for host in self._forkers if not host.alive()]:
+            self._forkers.pop(host).close()
+        for host in hosts:
+            if host not in self._forkers:
+                self._forkers[host] = self._parent.start_forker(host)
 
     def close(self) -> None:
-        """Nothing is kept."""
+        for forker in self._forkers.values():
+            forker.close()
+        self._forkers = {}
+        if self._parent is not None:
+            self._parent.close()
 
     def __enter__(self) -> Self:
         return self

@@ -12,6 +12,19 @@ from cluster.launchers.program import Program
 from cluster.launchers.torch_ranks import TorchJob, launch
 from cluster.launchers.warm_parent import WarmParent
 
+TORCH_MODULES = (
+    "numpy",
+    "torch",
+    "torch._dynamo",
+    "torch.optim",
+    "torch.distributed",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.pipelining",
+    "torch.distributed.checkpoint",
+    "torch.nn.parallel",
+)
+
 
 class TorchLauncher:
     """Starts torch ranks. Its warm parent, where there is one, serves all jobs until `close`."""
@@ -20,7 +33,7 @@ class TorchLauncher:
 
     def __init__(self, *, can_fork: bool) -> None:
         """can_fork: whether the hosts are emulated ones, which a process can be forked into."""
-        self._parent = WarmParent() if can_fork else None
+        self._parent = WarmParent(TORCH_MODULES) if can_fork else None
 
     def prepare(self) -> None:
         """Begin to import torch in the background."""

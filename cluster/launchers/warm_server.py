@@ -1,6 +1,6 @@
-"""The program of the warm parent: import torch once, then fork ranks into hosts on request.
+"""The program of the warm parent: import modules once, then fork ranks into hosts on request.
 
-    warm_server.py DESCRIPTOR
+    warm_server.py DESCRIPTOR MODULE ...
 
 It speaks JSON lines over the unix socket DESCRIPTOR; each request brings three descriptors:
 stdout, stderr, and the socket on which this one rank is reported. It stays single-threaded, since
@@ -20,34 +20,23 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 if __name__ == "__main__":  # run under -I, where the package is not on the path
-    _REPOSITORY = str(Path(__file__).resolve().parents[2])
-    sys.path.insert(0, _REPOSITORY)
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from cluster import linux
 from cluster.enter import HostRecord, become_resident, lock_down
+from cluster.launchers.rank_forker import RankForker
 from cluster.launchers.rank_program import run_as_main
 from cluster.seccomp import build_filter
 
+_REPOSITORY = str(Path(__file__).resolve().parents[2])
 if __name__ == "__main__":
     sys.path.remove(_REPOSITORY)
 
-PRELOADED = (
-    "numpy",
-    "torch",
-    "torch._dynamo",
-    "torch.optim",
-    "torch.distributed",
-    "torch.distributed.fsdp",
-    "torch.distributed.tensor.parallel",
-    "torch.distributed.pipelining",
-    "torch.distributed.checkpoint",
-    "torch.nn.parallel",
-)
 LONGEST_MESSAGE = 2**20
 _STORE_UID = 800_999
 _STORE_DATA_BYTES = 512 * 2**20
@@ -58,22 +47,28 @@ def _send(channel: socket.socket, **message: object) -> None:
         channel.sendall(json.dumps(message).encode() + b"\n")
 
 
-def _preload() -> dict[str, object]:
+def _preload(modules: Sequence[str]) -> dict[str, object]:
     started = time.monotonic()
-    for name in PRELOADED:
+    # A repository's own modules are imported from it, and it is no place for a rank to look in.
+    sys.path.append(_REPOSITORY)
+    for name in modules:
+        if name == "mpi4py.MPI":
+            settings: Any = importlib.import_module("mpi4py.rc")
+            settings.initialize = False  # each rank starts MPI itself
         importlib.import_module(name)
+    sys.path.remove(_REPOSITORY)
     threads = sum(1 for _ in Path("/proc/self/task").iterdir())
     if threads != 1:
-        raise RuntimeError(f"importing torch started {threads - 1} threads; forking is not safe")
+        raise RuntimeError(f"the imports started {threads - 1} threads; forking is not safe")
     gc.collect()
     gc.freeze()  # a collection in a child would copy every page that holds an object header
     return {"ready": True, "import_s": time.monotonic() - started}
 
 
-def serve(channel: socket.socket) -> None:
+def serve(channel: socket.socket, modules: Sequence[str]) -> None:
     """Answer requests until the other end closes."""
     try:
-        report = _preload()
+        report = _preload(modules)
     except BaseException as error:
         _send(channel, error=f"{type(error).__name__}: {error}")
         return
@@ -160,6 +155,10 @@ def _become_rank(
     except BaseException as error:
         os.write(ready, f"{type(error).__name__}: {error}".encode())
         os._exit(127)
+    if request["program"] is None:
+        forker = RankForker()
+        os.close(3)
+        forker.serve()
     os.close(3)
     run_as_main(
         request["program"], request["arguments"], request["environment"], request["search_path"]
@@ -204,9 +203,9 @@ def _serve_store(wanted: Mapping[str, Any], channel: socket.socket, ready: int) 
 
 
 def main(arguments: list[str]) -> int:
-    """Serve on the socket whose descriptor is `arguments[0]`."""
+    """Serve on the socket whose descriptor is `arguments[0]`; the rest are modules to import."""
     with socket.socket(fileno=int(arguments[0])) as channel:
-        serve(channel)
+        serve(channel, arguments[1:])
     return 0
 
 

@@ -18,6 +18,8 @@ class MpiRuntime:
     """See grader.rank.runtime.Runtime."""
 
     def __init__(self, settings: Mapping[str, Any], out: Path, source: str) -> None:
+        if not MPI.Is_initialized():  # in a rank that was forked with mpi4py imported
+            MPI.Init_thread()
         self._world = MPI.COMM_WORLD.Dup()
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
         self._recorder = Recorder(out / f"{settings['job']}.trace.r{self.rank}", source)

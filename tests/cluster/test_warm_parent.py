@@ -19,6 +19,7 @@ from cluster.launchers import torch_ranks
 from cluster.launchers.cold_start import ColdStarter
 from cluster.launchers.program import Program, RankStarter
 from cluster.launchers.rank_env import RankPlace
+from cluster.launchers.torch_launcher import TORCH_MODULES
 from cluster.launchers.warm_parent import WarmParent
 
 pytestmark = pytest.mark.skipif(not enclosure.inside(), reason="needs an enclosure")
@@ -68,7 +69,7 @@ atexit.register(lambda: print("at exit"))
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[tuple[WarmParent, NetnsBackend]]:
-    with WarmParent() as parent, NetnsBackend() as backend:
+    with WarmParent(TORCH_MODULES) as parent, NetnsBackend() as backend:
         yield parent, backend
 
 
@@ -197,7 +198,7 @@ def test_the_store_is_fenced_and_ends_with_the_job(
 
 
 def test_closing_the_parent_ends_its_ranks(cluster: NetnsCluster) -> None:
-    parent = WarmParent()
+    parent = WarmParent(TORCH_MODULES)
     job = _launch(cluster, "wait", parent)
     _until(lambda: job.output().count("up") == 3)
     pids = [rank.pid for rank in job.ranks]
