@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+# A program that takes one of two cores leaves ranks that wait for a link as fast as they were.
+_MOST, _A_GOOD_PART, _ALL = 0.65, 0.2, 0.95
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
@@ -40,6 +42,15 @@ def read_load() -> LoadReading:
     return LoadReading(
         time.monotonic(), (user + nice + system) / _TICKS, ours / _TICKS, stolen / _TICKS
     )
+
+
+def crowded(before: LoadReading, after: LoadReading) -> bool:
+    """Whether others may have kept ours waiting: they took most of the machine between two
+    readings, or a good part of one that had nothing left to give."""
+    elapsed = max(after.at - before.at, 1e-3) * (os.cpu_count() or 1)
+    used = (after.busy_s - before.busy_s + after.stolen_s - before.stolen_s) / elapsed
+    share = foreign_share(before, after)
+    return share >= _MOST or (share >= _A_GOOD_PART and used >= _ALL)
 
 
 def foreign_share(before: LoadReading, after: LoadReading) -> float:

@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cluster.foreign_load import foreign_share, read_load
+from cluster.foreign_load import crowded, read_load
 from grader.ended import Failed, Inconclusive, Partial
 from grader.result import Figure
 
 RELATIVE_ERROR = 0.03
-_FOREIGN_LIMIT = 0.65
 
 
 @dataclass(frozen=True)
@@ -89,14 +88,14 @@ class Measure:
 
         For times that physics bounds from below: noise only adds to them, so the smallest is
         what the submission can do. Raises Inconclusive when that is above `enough` and others
-        took most of the machine in all but a few samples.
+        crowded the machine in all but a few samples.
         """
         values: list[float] = []
         quiet = 0
         while len(values) < most:
             before = read_load()
             values.append(once())
-            quiet += foreign_share(before, read_load()) < _FOREIGN_LIMIT
+            quiet += not crowded(before, read_load())
             sample = Sample(tuple(values))
             if len(values) >= least and sample.best <= enough:
                 return sample
@@ -104,8 +103,8 @@ class Measure:
                 return sample
         if quiet < least:
             raise Inconclusive(
-                f"other programs took more than {_FOREIGN_LIMIT:.0%} of this machine's processors "
-                f"in {most - quiet} of {most} measurements; stop them and run again"
+                "other programs kept this machine's processors busy in "
+                f"{most - quiet} of {most} measurements; stop them and run again"
             )
         return sample
 
