@@ -1,4 +1,4 @@
-"""Control groups of hosts, versions 1 and 2: memory, pids, CPU quota, freezing."""
+"""Control groups of hosts, versions 1 and 2: memory, pids, CPU quota, disk speed, freezing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.interface import ClusterError, Limits
+from cluster.interface import ClusterError, Limits, Unfit
 from cluster.ledger import remove_cgroup
 
 _ROOT = Path("/sys/fs/cgroup")
@@ -44,6 +44,29 @@ class HostCgroup:
         else:
             text = "max" if quota < 0 else str(quota)
             (self.folders["cpu"] / "cpu.max").write_text(f"{text} {_PERIOD_US}")
+
+    def set_disk_rate(self, device: str, bytes_per_s: float | None) -> None:
+        """Let the group move so many bytes a second to and from `device`, such as "7:0".
+
+        Raises Unfit when the kernel does not hold it afterwards.
+        """
+        rate = 0 if bytes_per_s is None else max(1, round(bytes_per_s))
+        try:
+            if self.version == 1:
+                files = [
+                    self.folders["blkio"] / f"blkio.throttle.{way}_bps_device"
+                    for way in ("read", "write")
+                ]
+                for file in files:
+                    file.write_text(f"{device} {rate}")
+            else:
+                files, word = [self.folders["cpu"] / "io.max"], rate or "max"
+                files[0].write_text(f"{device} rbps={word} wbps={word}")
+            held = all(str(rate) in file.read_text() for file in files)
+        except (OSError, KeyError) as error:
+            raise Unfit(f"this kernel's control groups cannot slow a disk: {error}") from error
+        if rate and not held:
+            raise Unfit("this kernel's control groups did not take the disk's speed")
 
     def freeze(self, frozen: bool) -> None:
         """Stop or go on with every process of the group; returns when done."""
@@ -97,15 +120,20 @@ def usable() -> bool:
     return True
 
 
-def create(name: str, record: Callable[[str], None]) -> HostCgroup:
-    """Make the control groups `distlab-NAME`, telling `record` of each before it is made."""
+def create(name: str, record: Callable[[str], None], *, disk: bool = False) -> HostCgroup:
+    """Make the control groups `distlab-NAME`, telling `record` of each before it is made.
+
+    disk: one that can limit a disk's speed among them, where the kernel has it.
+    """
     found = version()
     if found == 1:
-        folders = {c: _ROOT / c / f"distlab-{name}" for c in _V1_CONTROLLERS}
+        wanted_ones = [*_V1_CONTROLLERS]
+        wanted_ones += ["blkio"] if disk and (_ROOT / "blkio").is_dir() else []
+        folders = {c: _ROOT / c / f"distlab-{name}" for c in wanted_ones}
     else:
         unified = _ROOT / f"distlab-{name}"
         folders = dict.fromkeys(_V1_CONTROLLERS, unified)
-        wanted = "+cpu +memory +pids"
+        wanted = "+cpu +memory +pids +io" if disk else "+cpu +memory +pids"
         with contextlib.suppress(OSError):
             (_ROOT / "cgroup.subtree_control").write_text(wanted)
     for folder in set(folders.values()):

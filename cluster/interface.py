@@ -52,7 +52,8 @@ class ClusterSpec:
 
     files: folders or files shown read-only to every host, target name below `/distlab` -> source.
     without: Python packages that programs on the hosts must not find. network_faults: whether the
-    data network must go through an engine that can impair it.
+    data network must go through an engine that can impair it. block_disk: each host's disk is a
+    block device, which can be slowed down, and not memory.
     """
 
     hosts: int = 4
@@ -61,6 +62,7 @@ class ClusterSpec:
     files: Mapping[str, Path] = field(default_factory=dict)
     network_faults: bool = False
     without: tuple[str, ...] = ()
+    block_disk: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.hosts <= 32:
@@ -180,6 +182,13 @@ class Host(ABC):
     @abstractmethod
     def free_disk(self) -> None:
         """Undo `fill_disk`."""
+
+    def slow_disk(self, bytes_per_s: float | None) -> str:
+        """Let the host's disk move so many bytes a second, None for as many as it can; return the
+        proof in words. Raises Unfit."""
+        raise Unfit(
+            f"the disk of {self.name} cannot be slowed down; hosts of `netns` can, for root"
+        )
 
     @abstractmethod
     def processes(self) -> list[int]:

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,13 @@ class PlaygroundError(Exception):
 
 @dataclass(frozen=True)
 class PlaygroundSpec:
-    """hosts, slots: size of the cluster. files: folder shown to every host as /distlab/files."""
+    """hosts, slots: size of the cluster. files: folder shown to every host as /distlab/files.
+    block_disk: see ClusterSpec."""
 
     hosts: int = 4
     slots: int = 1
     files: str | None = None
+    block_disk: bool = False
 
 
 def _socket_path() -> Path:
@@ -64,7 +66,7 @@ def up(spec: PlaygroundSpec) -> None:
     state_folder().mkdir(parents=True, exist_ok=True)
     _socket_path().unlink(missing_ok=True)
     log = state_folder() / "playground.log"
-    arguments = [json.dumps({"hosts": spec.hosts, "slots": spec.slots, "files": spec.files})]
+    arguments = [json.dumps(asdict(spec))]
     with log.open("wb") as stream:
         server = subprocess.Popen(
             [sys.executable, "-m", "cluster.playground", *arguments],
@@ -120,7 +122,13 @@ class _Server:
         files = {"files": Path(spec.files)} if spec.files else {}
         self._backend.prepare_network_faults()
         self._cluster = self._backend.cluster(
-            ClusterSpec(spec.hosts, spec.slots, files=files, network_faults=True)
+            ClusterSpec(
+                spec.hosts,
+                spec.slots,
+                files=files,
+                network_faults=True,
+                block_disk=spec.block_disk,
+            )
         )
         self._injector = Injector(self._cluster)
         self._stop = threading.Event()

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster import linux
+from cluster import block_disk, linux
 from cluster.enter import INNER_UID
 from cluster.interface import ClusterError, Limits
 
@@ -122,12 +122,18 @@ def write_hosts_file(addresses: Mapping[str, str]) -> None:
     (_ROOT_IMAGE / "etc" / "hosts").write_text("\n".join(lines) + "\n")
 
 
-def make_folders(folders: HostFolders, limits: Limits, owner: int | None) -> None:
-    """Mount a host's scratch space. `owner`: its real user id, None to leave it to the caller."""
+def make_folders(
+    folders: HostFolders, limits: Limits, owner: int | None, *, on_device: bool = False
+) -> None:
+    """Mount a host's scratch space. `owner`: its real user id, None to leave it to the caller.
+    on_device: its disk is a block device. Raises Unfit where there is none."""
     base = folders.base
     base.mkdir(parents=True)
     for folder, size_mb in ((folders.disk, limits.tmp_mb), (folders.shm, limits.shm_mb)):
         folder.mkdir()
+        if on_device and folder == folders.disk:
+            block_disk.mount(base / "disk.image", folder, size_mb)
+            continue
         data = f"size={size_mb}m,mode=755"
         linux.mount("tmpfs", str(folder), "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, data)
     (base / "mail").mkdir()

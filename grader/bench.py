@@ -27,6 +27,7 @@ class Wanted:
     hosts: int | None = None
     slots: int | None = None
     network_faults: bool = False
+    block_disk: bool = False
 
 
 def cluster_spec(problem: Problem, submission: Submission, wanted: Wanted) -> ClusterSpec:
@@ -41,6 +42,7 @@ def cluster_spec(problem: Problem, submission: Submission, wanted: Wanted) -> Cl
         files=files,
         network_faults=wanted.network_faults,
         without=problem.refused.names,
+        block_disk=wanted.block_disk,
     )
 
 

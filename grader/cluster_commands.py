@@ -42,12 +42,15 @@ def up(
     files: Annotated[
         Path | None, typer.Option(help="Folder that the hosts see as /distlab/files (a copy).")
     ] = None,
+    block_disk: Annotated[
+        bool, typer.Option("--block-disk", help="Disks that can be slowed down; for root.")
+    ] = False,
 ) -> None:
     """Start a cluster that stays up until `down`."""
     if files is not None and not files.is_dir():
         _stop(f"{files} is not a folder")
     began = time.monotonic()
-    spec = PlaygroundSpec(hosts, slots, str(files.resolve()) if files else None)
+    spec = PlaygroundSpec(hosts, slots, str(files.resolve()) if files else None, block_disk)
     try:
         with console.status("starting hosts and the fault engine"):
             playground.up(spec)

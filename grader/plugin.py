@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from _pytest.runner import runtestprotocol
 
+from cluster.faults.language import is_of_the_network
 from cluster.interface import Backend, ClusterError
 from cluster.launchers.job import RankLauncher
 from grader.bench import Bench, Wanted
@@ -57,7 +58,7 @@ class GradingPlugin:
         for line in (
             "points(n): what the check is worth",
             "needs(*names): checks that must have passed before",
-            "cluster(hosts, slots): another cluster than problem.toml's",
+            "cluster(hosts, slots, block_disk): another cluster than problem.toml's",
             "fault(line): a fault in force during the whole check",
             "network_faults: the check applies network faults itself",
         ):
@@ -106,8 +107,12 @@ class GradingPlugin:
         mark = node.get_closest_marker("cluster")
         faults = [m.args[0] for m in node.iter_markers("fault")]
         size = mark.kwargs if mark else {}
-        through_engine = _wants_network_faults(node)
-        wanted = Wanted(size.get("hosts"), size.get("slots"), through_engine)
+        wanted = Wanted(
+            size.get("hosts"),
+            size.get("slots"),
+            _wants_network_faults(node),
+            size.get("block_disk", any("slow disk" in text for text in faults)),
+        )
         self._bench = Bench(self._backend, self._launcher, self._problem, self._submission, wanted)
         try:
             if faults:
@@ -198,8 +203,9 @@ class GradingPlugin:
 
 
 def _wants_network_faults(item: pytest.Item) -> bool:
-    marks = (item.get_closest_marker(name) for name in ("fault", "network_faults"))
-    return any(mark is not None for mark in marks)
+    lines = (line for m in item.iter_markers("fault") for line in m.args[0].split("\n"))
+    marked = item.get_closest_marker("network_faults") is not None
+    return marked or any(map(is_of_the_network, lines))
 
 
 def _needs(item: pytest.Item) -> list[str]:

@@ -124,7 +124,11 @@ class NetnsCluster(Cluster):
         owner = sandbox.host_uid(index) if site.real_root else None
         folders = sandbox.HostFolders(sandbox.RUN / "hosts" / name)
         undo.callback(sandbox.remove_folders, folders)
-        sandbox.make_folders(folders, spec.limits, owner)
+        if spec.block_disk and not site.cgroups:
+            raise Unfit(
+                "a slow disk needs control groups, which this user may not make; run as root"
+            )
+        sandbox.make_folders(folders, spec.limits, owner, on_device=spec.block_disk)
         sandbox.show(folders, spec.files)
         undo.callback(site.wiring.disconnect, name)
         port = site.wiring.connect(name, index, spec.hosts)
@@ -135,7 +139,8 @@ class NetnsCluster(Cluster):
         site.wiring.finish(name, count_packets=spec.network_faults)
         group = None
         if site.cgroups:
-            group = cgroup.create(f"{site.tag}-{name}", enclosure.ledger().record_cgroup)
+            record_cgroup = enclosure.ledger().record_cgroup
+            group = cgroup.create(f"{site.tag}-{name}", record_cgroup, disk=spec.block_disk)
             undo.callback(group.remove)
             group.set_limits(spec.limits)
         environment = host_environment()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from cluster import cgroup, sandbox
+from cluster import block_disk, cgroup, sandbox
 from cluster.backends.netns_wiring import Wiring, control_address, data_address
 from cluster.enter import HostRecord
 from cluster.interface import ClusterError, Host, Traffic, Unfit
@@ -19,6 +20,7 @@ from cluster.mailbox import FolderMailbox
 from cluster.network.counters import LinkMeter
 from cluster.network.errors import EngineError
 
+_DISK_PROBE_S = 0.5
 AGENT = sandbox.RUN / "agent"
 
 
@@ -92,18 +94,50 @@ class NetnsHost(Host):
         self._group.set_cpus(cpus)
 
     def fill_disk(self) -> None:
-        filler = self.folders.disk / "full"
-        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as stream:
-            while True:
-                stream.write(bytes(1 << 20))
-        with contextlib.suppress(OSError), filler.open("ab", buffering=0) as stream:
-            while True:
-                stream.write(bytes(4096))
-        if os.statvfs(self.folders.disk).f_bavail:
+        fillers = self.folders.disk / "full"
+        fillers.mkdir()
+        # The last blocks of all may be out of one file's reach.
+        for number, size in enumerate((1 << 20, 4096, 4096, 4096)):
+            filler = fillers / str(number)
+            with contextlib.suppress(OSError), filler.open("wb", buffering=0) as stream:
+                while True:
+                    stream.write(bytes(size))
+        if filler.exists() and filler.stat().st_size:
             raise Unfit(f"the disk of {self.name} could not be filled")
 
     def free_disk(self) -> None:
-        (self.folders.disk / "full").unlink(missing_ok=True)
+        shutil.rmtree(self.folders.disk / "full", ignore_errors=True)
+
+    def slow_disk(self, bytes_per_s: float | None) -> str:
+        if self._group is None or ("blkio" not in self._group.folders and self._group.version == 1):
+            raise Unfit(
+                "a slow disk needs control groups, which this user may not make; run as root"
+            )
+        disk = block_disk.device(self.folders.disk)
+        if disk.startswith("0:"):
+            raise Unfit(f"the disk of {self.name} is memory; have it made with `--block-disk`")
+        self._group.set_disk_rate(disk, bytes_per_s)
+        return "" if bytes_per_s is None else self._probe_disk(bytes_per_s)
+
+    def _probe_disk(self, bytes_per_s: float) -> str:
+        """Write and sync what takes half a second at this speed, as a rank would."""
+        size = max(65536, round(bytes_per_s * _DISK_PROBE_S))
+        code = (
+            "import os, sys, time\nf = open('/tmp/.probe', 'wb')\nos.unlink(f.name)\n"
+            f"f.write(bytes({size}))\nf.flush()\nbegan = time.monotonic()\n"
+            "os.fsync(f.fileno())\nprint(time.monotonic() - began)"
+        )
+        probe = self.start([self.python, "-I", "-S", "-c", code], stdout=subprocess.PIPE)
+        words = probe.communicate()[0].split()
+        if probe.returncode or not words:
+            raise Unfit(f"the disk of {self.name} could not be probed")
+        seen = size / max(float(words[0]), 1e-6)
+        if seen > 1.5 * bytes_per_s:
+            raise Unfit(
+                f"the disk of {self.name} took {seen / 1e6:.3g} MB/s where {bytes_per_s / 1e6:.3g} "
+                "were to be the most"
+            )
+        return f"{self.name} synced {size / 1e6:.3g} MB at {seen / 1e6:.3g} MB/s"
 
     def processes(self) -> list[int]:
         namespace = _pid_namespace(self.record.pid)

@@ -97,6 +97,8 @@ class Injector:
         if action.kind == "cpus":
             host.set_cpus(action.value)
             return f"{host.name} may use {action.value:g} processors"
+        if action.kind == "slow disk":
+            return host.slow_disk(action.value)
         host.fill_disk()
         return f"{host.name} has no free block left"
 
@@ -108,6 +110,8 @@ class Injector:
             host.set_cpus(None)
         elif action.kind == "fill disk":
             host.free_disk()
+        elif action.kind == "slow disk":
+            host.slow_disk(None)
 
 
 class TimelineRun:

@@ -4,7 +4,8 @@
     loss 1% on node1->node3                 limit 50 packets on downlink node2
     duplicate 1% on uplink node1            reorder 5% delay 10ms on all
     partition {node1,node2} | {node3,node4}
-    kill node2      pause node3             cpus 0.25 on node4      fill disk of node1
+    kill node2      pause node3             cpus 0.25 on node4
+    fill disk of node1                      slow disk of node1 to 8 MB/s
 
 Several settings may stand in one line (`rate 200mbit delay 20ms on all`). In front may stand a
 time: `at 3s kill node2`, `from 2s to 5s pause node3`; without one the fault holds at once, until
@@ -34,6 +35,9 @@ _SETTINGS: dict[str, tuple[str, re.Pattern[str]]] = {
     "limit": ("limit_packets", re.compile(r"(\d+)()$")),
 }
 _SCALE = {"ms": 1.0, "s": 1000.0, "%": 1.0, "kbit": 1e-3, "mbit": 1.0, "gbit": 1e3, "": 1.0}
+_BYTES = {"k": 1e3, "M": 1e6, "G": 1e9}
+_HOST_FAULTS = ("kill", "pause", "cpus", "fill disk", "slow disk")
+_SLOW_DISK = "slow disk of node1 to 8 MB/s"
 _EXAMPLES = {
     "delay": "delay 20ms on all",
     "jitter": "delay 20ms jitter 2ms on all",
@@ -71,7 +75,8 @@ class Partition:
 
 @dataclass(frozen=True)
 class HostFault:
-    """kind: "kill" | "pause" | "cpus" | "fill disk". value: processors, for "cpus"."""
+    """kind: "kill" | "pause" | "cpus" | "fill disk" | "slow disk". value: processors for "cpus",
+    bytes a second for "slow disk"."""
 
     kind: str
     host: str
@@ -104,6 +109,13 @@ def parse_fault(line: str, hosts: Sequence[str]) -> Fault:
     return Fault(text, _action(text, hosts))
 
 
+def is_of_the_network(line: str) -> bool:
+    """Whether a fault line, which need not be right, speaks of the network and not of a host."""
+    text = " ".join(line.split())
+    match = _FROM_TO.fullmatch(text) or _AT.fullmatch(text)
+    return not (match[match.lastindex or 0] if match else text).startswith(_HOST_FAULTS)
+
+
 def parse_timeline(text: str, hosts: Sequence[str]) -> tuple[Fault, ...]:
     """Read a fault a line, passing over empty lines and `#` comments. Raises FaultSyntaxError."""
     lines = (line.partition("#")[0].strip() for line in text.replace(";", "\n").splitlines())
@@ -123,9 +135,16 @@ def _action(text: str, hosts: Sequence[str]) -> Action:
         return HostFault("cpus", _host(match[2], hosts), value)
     if match := re.fullmatch(r"fill disk of (\S+)", text):
         return HostFault("fill disk", _host(match[1], hosts))
+    if match := re.fullmatch(r"slow disk of (\S+) to (\d+(?:\.\d+)?) ?([kMG])B/s", text):
+        value = float(match[2]) * _BYTES[match[3]]
+        if value < 1:
+            raise FaultSyntaxError(f"{text!r}: a slow disk still moves a byte a second")
+        return HostFault("slow disk", _host(match[1], hosts), value)
+    if text.startswith("slow disk"):
+        raise FaultSyntaxError(f"`{text}` cannot be read; for example `{_SLOW_DISK}`")
     if word in _SETTINGS:
         return _impairment(text, hosts)
-    known = ", ".join([*_SETTINGS, "partition", "kill", "pause", "cpus", "fill disk"])
+    known = ", ".join([*_SETTINGS, "partition", *_HOST_FAULTS])
     raise FaultSyntaxError(f"{word!r} is no fault; there are {known}")
 
 

@@ -130,16 +130,15 @@ class Script:
         files = {(s.st_ino, s.st_size) for s in map(os.lstat, files_below(FOLDER))}
         self.case.save("bytes", np.array([sum(size for _, size in files)], np.int64))
 
-    def loop(self, saves, compute_s, disk_bytes_per_s, save):
+    def loop(self, saves, compute_s, save):
         """`saves` steps of computing for compute_s on an accelerator: this processor is free."""
-        with slow_disk(self.solution, disk_bytes_per_s):
-            for step in range(1, saves + 1):
-                self.train_to(step)
-                if save:
-                    self.checkpointer.save_async(step, self.state)
-                time.sleep(compute_s)
+        for step in range(1, saves + 1):
+            self.train_to(step)
             if save:
-                self.checkpointer.wait()
+                self.checkpointer.save_async(step, self.state)
+            time.sleep(compute_s)
+        if save:
+            self.checkpointer.wait()
 
     def save_watched(self, *steps):
         """Save with every fsync and rename on record."""
@@ -305,21 +304,6 @@ def recorded(solution):
     watched = {"fsync": sync, "fdatasync": sync, "rename": rename, "replace": rename}
     with replaced(solution, {**watched, "mkdir": mkdir}):
         yield record
-
-
-@contextlib.contextmanager
-def slow_disk(solution, bytes_per_s):
-    """Let fsync take as long as a disk of this speed needs for what was written since the last."""
-    synced = {}
-
-    def sync(target):
-        status = os.fstat(target if isinstance(target, int) else target.fileno())
-        size = status.st_size if status.st_mode & 0o100000 else 0
-        time.sleep(max(0, size - synced.get(status.st_ino, 0)) / bytes_per_s)
-        synced[status.st_ino] = size
-
-    with replaced(solution, {"fsync": sync, "fdatasync": sync}):
-        yield
 
 
 class Batches:

@@ -294,11 +294,13 @@ SAVES, DISK_BYTES_PER_S, COMPUTE_S = 1, 32e6, 1.0
 
 @pytest.mark.points(10)
 @pytest.mark.needs("test_bytes_are_on_disk_before_their_name")
+@pytest.mark.fault("slow disk of node1 to 32 MB/s")
 def test_training_is_hardly_blocked(cluster, rng, measure):
     """Saving 16 MiB blocks training for at most 10% of what a disk of 32 MB/s needs for it.
 
-    Timed by the grader: the loop with saves, less the loop without, over the time that no
-    synchronous save can beat. While the loop computes on its accelerator, this processor is free.
+    The kernel slows the disk of the host. Timed by the grader: the loop with saves, less the loop
+    without, over the time that no synchronous save can beat. While the loop computes on its
+    accelerator, this processor is free.
     """
     size = 16 * MIB
     bases = make_bases(rng, 1, size)
@@ -309,7 +311,7 @@ def test_training_is_hardly_blocked(cluster, rng, measure):
         without_s, saving_s = [], []
 
         def once():
-            loop = ("loop", SAVES, COMPUTE_S, DISK_BYTES_PER_S)
+            loop = ("loop", SAVES, COMPUTE_S)
             without_s.append(job.run(bases, script((*loop, False))).elapsed_s)
             saving_s.append(job.run(bases, script((*loop, True))).elapsed_s)
             return 100 * (min(saving_s) - min(without_s)) / bound_s

@@ -10,6 +10,7 @@ from cluster.faults.language import (
     HostFault,
     Impair,
     Partition,
+    is_of_the_network,
     parse_fault,
     parse_timeline,
 )
@@ -45,6 +46,21 @@ def test_times() -> None:
     assert parse_fault("cpus 0.25 on node4", HOSTS).action == HostFault("cpus", "node4", 0.25)
 
 
+@pytest.mark.parametrize(
+    ("text", "bytes_per_s"),
+    [("8 MB/s", 8e6), ("8MB/s", 8e6), ("500 kB/s", 5e5), ("1.5 GB/s", 15e8)],
+)
+def test_speeds_of_disks(text: str, bytes_per_s: float) -> None:
+    action = parse_fault(f"slow disk of node1 to {text}", HOSTS).action
+    assert action == HostFault("slow disk", "node1", bytes_per_s)
+
+
+def test_faults_of_hosts_need_no_network() -> None:
+    lines = ["kill node1", "at 3s fill disk of node2", "from 1s to 2s slow disk of node1 to 1 MB/s"]
+    assert not any(map(is_of_the_network, lines))
+    assert all(map(is_of_the_network, ["delay 1ms on all", "at 1s partition {node1} | {node2}"]))
+
+
 def test_a_timeline_is_a_fault_a_line() -> None:
     text = "delay 5ms on all\n\n# then\nat 1s kill node1; fill disk of node2\n"
     assert len(parse_timeline(text, HOSTS)) == 3
@@ -63,6 +79,8 @@ def test_a_timeline_is_a_fault_a_line() -> None:
         ("from 5s to 2s kill node1", "before it begins"),
         ("loss 1% on node1->node1", "two different hosts"),
         ("cpus 0 on node1", "0.01 to 1024"),
+        ("slow disk of node1", "for example `slow disk of node1 to 8 MB/s`"),
+        ("slow disk of node1 to 0 MB/s", "still moves a byte"),
         ("", "is no fault"),
     ],
 )

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cluster import block_disk
 from cluster.backends.netns import NetnsBackend, NetnsCluster
-from cluster.interface import ClusterSpec, Limits, OversizedFile
+from cluster.interface import ClusterSpec, Limits, OversizedFile, Unfit
 
 
 @pytest.fixture(scope="module")
@@ -218,3 +221,31 @@ def test_a_host_that_could_not_be_made_leaves_nothing_in_the_next_ones_way() -> 
             backend.cluster(ClusterSpec(hosts=1, files={"driver.py": Path("/nowhere")}))
         with backend.cluster(ClusterSpec(hosts=1)) as cluster:
             assert cluster.hosts[0].alive()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs control groups")
+def test_a_slow_disk_syncs_at_its_speed_until_it_is_lifted() -> None:
+    spec = ClusterSpec(2, limits=Limits(tmp_mb=64), block_disk=True)
+    with NetnsBackend() as backend, backend.cluster(spec) as made:
+        loops = block_disk.device(made.hosts[0].folders.disk)
+        assert loops.startswith("7:")
+        proof = made.hosts[0].slow_disk(2e6)
+        assert proof.startswith("node1 synced 1 MB at ")
+        began = time.monotonic()
+        sync = "dd if=/dev/zero of=/tmp/x bs=1M count=4 conv=fsync 2>/dev/null"
+        assert run(made, 0, sync)[0] == 0
+        slow = time.monotonic() - began
+        assert run(made, 1, sync)[0] == 0
+        other = time.monotonic() - began - slow
+        made.hosts[0].slow_disk(None)
+        began = time.monotonic()
+        assert run(made, 0, sync)[0] == 0
+        assert slow > 0.9 * (4 << 20) / 2e6 > 1.5 * max(other, time.monotonic() - began)
+        made.hosts[0].fill_disk()
+        assert run(made, 0, "echo x > /tmp/y")[0] != 0
+    assert not Path(f"/sys/dev/block/{loops}/loop").exists()
+
+
+def test_a_disk_in_memory_is_not_slowed(cluster: NetnsCluster) -> None:
+    with pytest.raises(Unfit, match=r"slow disk needs control groups|is memory"):
+        cluster.hosts[0].slow_disk(1e6)
