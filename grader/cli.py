@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -20,6 +20,7 @@ from grader.cluster_commands import cluster_app
 from grader.outcome import EXIT_INTERRUPTED, EXIT_UNFIT, EXIT_USER_MISTAKE
 from grader.package import PackageError, Problem
 from grader.run_folder import NoSpace, find_run
+from grader.stop import stop
 
 app = typer.Typer(
     name="distlab",
@@ -51,12 +52,6 @@ InventoryOption = Annotated[
     Path | None,
     typer.Option("--inventory", help="The machines for --backend ssh, a TOML file."),
 ]
-
-
-def stop(sentence: str, code: int = EXIT_USER_MISTAKE) -> NoReturn:
-    """End with one sentence for the user."""
-    errors.print(f"distlab: {sentence}", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(code)
 
 
 @app.command("list")
@@ -178,6 +173,7 @@ def check(
     """Prove a problem package: files, reference, and the verdict of every submission."""
     from grader.check import complaints, prove, submissions
     from grader.grading_server import GradingServer, GradingServerDied
+    from grader.submission import SubmissionError
 
     problem = package.find(wanted)
     wrong = list(complaints(problem))
@@ -188,7 +184,7 @@ def check(
             for path in submissions(problem):
                 try:
                     verdict = prove(server, path)
-                except GradingServerDied as error:
+                except (GradingServerDied, SubmissionError) as error:
                     stop(str(error))
                 word = verdict.complaint or f"{path.name}: {verdict.expectation.outcome}, as stated"
                 console.print(f"{word} ({verdict.seconds:.1f} s)", markup=False, highlight=False)
