@@ -16,6 +16,7 @@ from rich.table import Table
 from cluster.ledger import clean_leftovers
 from grader import hints, package
 from grader.backend_choice import BackendMistake, Place, choose
+from grader.batch.command import batch
 from grader.cluster_commands import cluster_app
 from grader.outcome import EXIT_INTERRUPTED, EXIT_UNFIT, EXIT_USER_MISTAKE
 from grader.package import PackageError, Problem
@@ -30,6 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cluster_app, name="cluster")
+app.command()(batch)
 console = Console()
 errors = Console(stderr=True)
 
