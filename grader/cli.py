@@ -18,6 +18,7 @@ from grader import hints, package
 from grader.backend_choice import BackendMistake, Place, choose
 from grader.batch.command import batch
 from grader.cluster_commands import cluster_app
+from grader.export import export_app
 from grader.outcome import EXIT_INTERRUPTED, EXIT_UNFIT, EXIT_USER_MISTAKE
 from grader.package import PackageError, Problem
 from grader.run_folder import NoSpace, find_run
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 app.add_typer(cluster_app, name="cluster")
 app.command()(batch)
+app.add_typer(export_app, name="export")
 console = Console()
 errors = Console(stderr=True)
 
