@@ -189,7 +189,7 @@ def check(
                 try:
                     verdict = prove(server, path)
                 except (GradingServerDied, SubmissionError) as error:
-                    stop(str(error))
+                    stop(f"{path.name} could not be graded: {error}")
                 word = verdict.complaint or f"{path.name}: {verdict.expectation.outcome}, as stated"
                 console.print(f"{word} ({verdict.seconds:.1f} s)", markup=False, highlight=False)
                 wrong += [verdict.complaint] if verdict.complaint else []

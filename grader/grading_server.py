@@ -74,14 +74,12 @@ class GradingServer:
             line = self._lines.get(timeout=timeout_s)
         except queue.Empty:
             self.close()
-            raise GradingServerDied(
-                f"{path.name} could not be graded within {timeout_s:g} s"
-            ) from None
+            raise GradingServerDied(f"there was no verdict within {timeout_s:g} s") from None
         except (OSError, ValueError):  # a pipe that broke, or was closed
             line = ""
         if not line:
             self.close()
-            raise GradingServerDied(f"the process that graded {path.name} {self._how_it_ended()}")
+            raise GradingServerDied(f"the grading process {self._how_it_ended()}")
         answer = dict(json.loads(line))
         if "mistake" in answer:
             raise SubmissionError(str(answer["mistake"]))

@@ -144,7 +144,7 @@ def _chosen(graded: Sequence[Graded], problems: Sequence[str]) -> list[Graded]:
 
 
 def _split(text: str, delimiter: str) -> list[Row]:
-    cell = re.compile(rf'("(?:[^"]|"")*"|[^{delimiter}\r\n]*)({delimiter}|\r\n|\r|\n|\Z)')
+    cell = re.compile(rf'("(?:[^"]|"")*"|(?!")[^{delimiter}\r\n]*)({delimiter}|\r\n|\r|\n|\Z)')
     rows: list[Row] = []
     cells: list[str] = []
     at = 0
