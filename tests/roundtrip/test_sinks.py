@@ -6,15 +6,15 @@ import base64
 import csv
 import io
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from typer.testing import CliRunner
 
+from grader.cli import app
 from grader.outcome import Outcome
 from grader.result import CheckResult, GradeResult, Machine, ProblemInfo, total
 from grader.result_json import to_json
@@ -23,7 +23,7 @@ from grader.sinks.github_classroom import result_document
 
 SCHEMAS = Path(__file__).with_name("schemas")
 SECRET = "expected 17 at element [3]"
-Export = Callable[..., subprocess.CompletedProcess[str]]
+Export = Callable[[str, list[GradeResult]], Any]
 
 
 def graded(*outcomes: Outcome, hint_cost: float = 0.0, number: int = 3) -> GradeResult:
@@ -74,13 +74,12 @@ RESULTS = {
 def export(tmp_path: Path) -> Export:
     """Run `distlab export SINK` on results."""
 
-    def run(sink: str, results: list[GradeResult], *options: str) -> Any:
+    def run(sink: str, results: list[GradeResult]) -> Any:
         paths = []
         for i, result in enumerate(results):
             paths.append(str(tmp_path / f"result{i}.json"))
             Path(paths[-1]).write_text(to_json(result))
-        command = [sys.executable, "-m", "grader.cli", "export", sink, *paths, *options]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return CliRunner().invoke(app, ["export", sink, *paths])
 
     return run
 
@@ -113,7 +112,7 @@ def test_gradescope_shows_hidden_checks_to_instructors_only(export: Export) -> N
 
 def test_gradescope_gets_no_score_where_nothing_was_judged(export: Export) -> None:
     ended = export("gradescope", [graded(Outcome.UNFIT, Outcome.INCONCLUSIVE)])
-    assert (ended.returncode, ended.stdout) == (3, "")
+    assert (ended.exit_code, ended.stdout) == (3, "")
     said = "distlab: nothing could be judged, so there is no score to hand over; grade again\n"
     assert ended.stderr == said
 
@@ -156,7 +155,7 @@ def test_github_classroom_calls_what_was_not_judged_an_error_and_no_failure() ->
 def test_results_of_several_learners_are_not_added_up(export: Export) -> None:
     twice = [graded(Outcome.PASSED), graded(Outcome.PASSED)]
     ended = export("gradescope", twice)
-    assert (ended.returncode, ended.stdout) == (2, "")
+    assert (ended.exit_code, ended.stdout) == (2, "")
     assert ended.stderr == (
         "distlab: these are results of several submissions; give those of one learner\n"
     )
@@ -176,9 +175,8 @@ def test_what_is_no_result_is_told_in_a_sentence(
     path = tmp_path / "result.json"
     if content is not None:
         path.write_text(content)
-    command = [sys.executable, "-m", "grader.cli", "export", "gradescope", str(path)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    ended = CliRunner().invoke(app, ["export", "gradescope", str(path)])
+    assert (ended.exit_code, ended.stderr.count("\n")) == (2, 1)
     assert says in ended.stderr
 
 
