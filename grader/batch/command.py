@@ -52,14 +52,16 @@ def batch(
         stop(f"{submissions} holds no submission that is recognised; lay it out as {LAYOUT}")
     if target == folder or folder in target.parents:
         stop(f"--to {target} lies among the submissions; name a folder outside")
+    if target.exists() and not target.is_dir():
+        stop(f"{target} is a file; name another folder with --to")
     if csv is not None and not csv.absolute().parent.is_dir():
         stop(f"the folder of {csv} does not exist")
-    processors = len(os.sched_getaffinity(0))
-    if jobs > processors:
-        stop(f"--jobs {jobs} is more than this machine's processors; give {processors} at most")
     obstacle = enclosure.obstacle()
     if obstacle is not None:
         stop(obstacle, EXIT_UNFIT)
+    processors = len(os.sched_getaffinity(0))
+    if jobs > processors:
+        stop(f"--jobs {jobs} is more than this machine's processors; give {processors} at most")
     if found.strangers:
         _print_error(f"not recognised, so not graded: {_some(found.strangers)}")
     workplace.prepare(target)
@@ -104,7 +106,7 @@ def _run(
 
     def give_back(verdict: Verdict) -> None:
         with turns.take(alone=False), workplace.telling_of_trouble(target):
-            hand_back(target, verdict)
+            hand_back(target, verdict, journal.result(verdict))
         journal.handed_back(verdict)
 
     works = []
@@ -126,7 +128,7 @@ def _run(
         with progress, Runner(works, jobs, deadline_s) as runner:
             for event in runner.events():
                 if isinstance(event, Ended):
-                    journal.keep(event.verdict)
+                    journal.keep(event.verdict, event.result)
                     verdicts[event.work.entry] = event.verdict
                     give_back(event.verdict)
                     workplace.has_room(target)

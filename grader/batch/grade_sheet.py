@@ -34,7 +34,7 @@ def _row(path: Path, target: Path, entry: Entry, verdict: Verdict | None) -> tup
     if verdict is None:
         outcome = PENDING if entry.paths else MISSING
         return (entry.who, problem, outcome, *[""] * (len(HEADINGS) - 3))
-    report = folder_of(target, verdict) / ("report.html" if verdict.result else "message.txt")
+    report = folder_of(target, verdict) / ("report.html" if verdict.has_result else "message.txt")
     return (
         entry.who,
         problem,

@@ -45,14 +45,17 @@ def folder_of(target: Path, verdict: Verdict) -> Path:
     return target / folder_name(verdict.who) / verdict.problem
 
 
-def hand_back(target: Path, verdict: Verdict) -> None:
-    """Write result.json and report.html, or message.txt where there is no result."""
+def hand_back(target: Path, verdict: Verdict, result: str) -> None:
+    """Write result.json and report.html, or message.txt where there is no result.
+
+    result: the grading as JSON.
+    """
     folder = folder_of(target, verdict)
     folder.mkdir(parents=True, exist_ok=True)
-    if verdict.result:
-        _replace(folder / "result.json", verdict.result)
+    if verdict.has_result:
+        _replace(folder / "result.json", result)
         partial = folder / ".report.partial"
-        write_html(from_json(verdict.result), partial)
+        write_html(from_json(result), partial)
         partial.replace(folder / "report.html")
         outdated = ["message.txt"]
     else:

@@ -14,7 +14,6 @@ from grader.judged import first_unfulfilled, judged
 from grader.outcome import Outcome
 from grader.report.plain_text import shortened
 from grader.result import GradeResult
-from grader.result_json import to_json
 from grader.run_folder import NoSpace
 
 MISTAKE = "mistake"
@@ -48,8 +47,8 @@ CREATE TABLE IF NOT EXISTS handed_back (
 
 @dataclass(frozen=True)
 class Verdict:
-    """One row. digest: of what was graded. score, max_score, unjudged: None where nothing could be
-    judged. message: for people, in one line. result: the grading as JSON, "" where there is none.
+    """What is said of one submission. digest: of what was graded. score, max_score, unjudged: None
+    where nothing could be judged. seed: "" where nothing was run. message: for people, in one line.
     """
 
     who: str
@@ -62,7 +61,6 @@ class Verdict:
     seconds: float
     seed: str
     message: str
-    result: str
 
     @classmethod
     def of(cls, entry: Entry, digest: str, result: GradeResult) -> Self:
@@ -80,7 +78,6 @@ class Verdict:
             round(result.duration_s, 3),
             result.seed,
             shortened(message, _MESSAGE_WIDTH),
-            to_json(result),
         )
 
     @classmethod
@@ -90,7 +87,12 @@ class Verdict:
         """Of a submission that could not be graded, for the reason given."""
         line = shortened(message, _MESSAGE_WIDTH)
         who, problem = entry.who, entry.problem.name
-        return cls(who, problem, digest, outcome, None, None, None, round(seconds, 3), "", line, "")
+        return cls(who, problem, digest, outcome, None, None, None, round(seconds, 3), "", line)
+
+    @property
+    def has_result(self) -> bool:
+        """Whether there is a grading behind it, with a report."""
+        return bool(self.seed)
 
     @property
     def is_final(self) -> bool:
@@ -122,16 +124,28 @@ class Journal:
         ).fetchone()
         return Verdict(*row) if row else None
 
-    def keep(self, verdict: Verdict) -> None:
-        """Store a verdict in place of an earlier one on the same content. Raises NoSpace."""
+    def keep(self, verdict: Verdict, result: str) -> None:
+        """Store a verdict in place of an earlier one on the same content, and the grading as JSON.
+
+        Raises NoSpace.
+        """
         with self._on_disk(), self._at_once():
             self._rows.execute(
-                f"REPLACE INTO verdict ({_COLUMNS}) VALUES ({_PLACES})", astuple(verdict)
+                f"REPLACE INTO verdict ({_COLUMNS}, result) VALUES ({_PLACES}, ?)",
+                (*astuple(verdict), result),
             )
             self._rows.execute(
                 "DELETE FROM handed_back WHERE who = ? AND problem = ?",
                 (verdict.who, verdict.problem),
             )
+
+    def result(self, verdict: Verdict) -> str:
+        """The grading behind a verdict as JSON; "" where there is none."""
+        row = self._rows.execute(
+            "SELECT result FROM verdict WHERE who = ? AND problem = ? AND digest = ?",
+            (verdict.who, verdict.problem, verdict.digest),
+        ).fetchone()
+        return str(row[0]) if row else ""
 
     def is_handed_back(self, verdict: Verdict) -> bool:
         """Whether the files for the learner are those of this verdict."""

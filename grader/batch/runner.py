@@ -16,7 +16,7 @@ from grader.grading_server import GradingServer, GradingServerDied
 from grader.outcome import Outcome
 from grader.package import Problem
 from grader.report.plain_text import one_line
-from grader.result_json import from_json
+from grader.result_json import from_json, to_json
 from grader.submission import SubmissionError
 from grader.turns import Manners
 
@@ -40,10 +40,11 @@ class Began:
 
 @dataclass(frozen=True)
 class Ended:
-    """A grading has ended, with whatever verdict."""
+    """A grading has ended, with whatever verdict. result: the grading as JSON, if there is one."""
 
     work: Work
     verdict: Verdict
+    result: str = ""
 
 
 Event = Began | Ended
@@ -111,45 +112,43 @@ class Runner:
                 except queue.Empty:
                     break
                 self._events.put(Began(work))
-                verdict = self._grade(number, work)
-                if verdict is not None:
-                    self._events.put(Ended(work, verdict))
+                ended = self._grade(number, work)
+                if ended is not None:
+                    self._events.put(ended)
         except Exception as error:  # a fault of distlab's own: the batch must hear of it
             self._events.put(error)
         finally:
             self._drop(number)
             self._events.put(None)
 
-    def _grade(self, number: int, work: Work) -> Verdict | None:
+    def _grade(self, number: int, work: Work) -> Ended | None:
         """The verdict on one entry; None when the batch was stopped meanwhile."""
         entry, began = work.entry, time.monotonic()
         if len(entry.paths) > 1:
             problem = f"problem {entry.problem.number:02d}"
             sentence = f"{problem} is handed in more than once: {entry.shown}; leave one of them"
-            return Verdict.without_result(entry, work.digest, MISTAKE, sentence, 0)
+            return _ungraded(work, MISTAKE, sentence, began)
         reason = ""
         for _ in range(_ATTEMPTS):
             try:
                 return self._ask(self._server_for(number, entry.problem), work)
             except SubmissionError as mistake:
                 sentence = str(mistake).replace(str(entry.paths[0]), entry.shown)
-                seconds = time.monotonic() - began
-                return Verdict.without_result(entry, work.digest, MISTAKE, sentence, seconds)
+                return _ungraded(work, MISTAKE, sentence, began)
             except GradingServerDied as death:
                 self._drop(number)
                 if self._stopped.is_set():
                     return None
                 reason = one_line(str(death))
         sentence = f"it could not be graded, {_ATTEMPTS} times: {reason}"
-        seconds = time.monotonic() - began
-        return Verdict.without_result(entry, work.digest, Outcome.UNFIT, sentence, seconds)
+        return _ungraded(work, Outcome.UNFIT, sentence, began)
 
-    def _ask(self, server: GradingServer, work: Work) -> Verdict:
+    def _ask(self, server: GradingServer, work: Work) -> Ended:
         path: Path = work.entry.paths[0].absolute()
         deadline_s = self._deadline_s or longest_grading_s(work.entry.problem)
         answer = server.grade(path, timeout_s=deadline_s)
         result = replace(from_json(json.dumps(answer)), submission=work.entry.shown)
-        return Verdict.of(work.entry, work.digest, result)
+        return Ended(work, Verdict.of(work.entry, work.digest, result), to_json(result))
 
     def _server_for(self, number: int, problem: Problem) -> GradingServer:
         server = self._servers.get(number)
@@ -165,3 +164,9 @@ class Runner:
         server = self._servers.pop(number, None)
         if server is not None:
             server.close()
+
+
+def _ungraded(work: Work, outcome: str, sentence: str, began: float) -> Ended:
+    seconds = time.monotonic() - began
+    verdict = Verdict.without_result(work.entry, work.digest, outcome, sentence, seconds)
+    return Ended(work, verdict)

@@ -188,6 +188,7 @@ def test_one_problem_needs_no_folder_of_its_own(checkout, tmp_path: Path) -> Non
         (["batch", "nowhere"], "nowhere cannot be read: No such file or directory"),
         (["batch", "class", "--problem", "98"], "there is no problem '98'"),
         (["batch", "class", "--to", "class/graded"], "lies among the submissions"),
+        (["batch", "class", "--to", "grader/cli.py"], "grader/cli.py is a file; name another"),
         (["batch", "class", "--csv", "nowhere/x.csv"], "the folder of nowhere/x.csv does not"),
         (["batch", "class", "--jobs", "999"], "more than this machine's processors; give"),
     ],
