@@ -32,12 +32,12 @@ def test_counting_checks_are_judged_and_their_score_is_kept(checkout, target: Pa
     assert [check["outcome"] for check in result["checks"]] == ["unfit", "passed"]
 
 
-def test_grade_ends_as_unfit_and_keeps_the_score(checkout, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["netns", "local"])
+def test_grade_ends_as_unfit_and_keeps_the_score(checkout, tmp_path: Path, backend: str) -> None:
     folder = checkout.hand_in(tmp_path, {"Ada": "right"}, "28")
     path = tmp_path / "result.json"
-    ended = checkout.run(
-        "grade", "28", folder / "Ada/28", "--json", path, DISTLAB_NETWORK_ENGINE="none"
-    )
+    options = ["--json", path, "--backend", backend]
+    ended = checkout.run("grade", "28", folder / "Ada/28", *options, DISTLAB_NETWORK_ENGINE="none")
     assert (ended.code, json.loads(path.read_text())["score"]) == (3, 2)
 
 
