@@ -13,6 +13,7 @@ import json
 import os
 import queue
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,7 +40,7 @@ class GradingServerDied(Exception):
 
 class GradingServer:
     """The caller's side. A context manager; leaving it ends the process, and so does the end of
-    the caller, whichever way it comes.
+    the caller, whichever way it comes. The thread that makes it has to outlive it.
 
     quiet: keep what the process prints to oneself; its last line is told when it dies.
     """
@@ -156,8 +157,10 @@ def _stand(
 
 def main() -> None:
     """Serve until stdin ends."""
-    from cluster import enclosure
+    from cluster import enclosure, linux
 
+    # By the kernel, at once: a fork bomb may leave this process no time to notice anything.
+    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     enclosure.enter()
     # Results go out through a descriptor that nothing else prints to.
     results = os.fdopen(os.dup(1), "w")
