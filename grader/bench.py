@@ -56,7 +56,10 @@ class Bench:
         problem: Problem,
         submission: Submission,
         wanted: Wanted,
+        alone: bool = True,
     ) -> None:
+        """alone: whether no other grading runs meanwhile, so that times count."""
+        self._alone = alone
         self._launcher, self._problem, self._submission = launcher, problem, submission
         self.cluster: Cluster = backend.cluster(cluster_spec(problem, submission, wanted))
         self._injector = Injector(self.cluster)
@@ -71,7 +74,7 @@ class Bench:
         """Run the submission on `ranks` ranks while the block lasts."""
         name = f"job{self._jobs}"
         self._jobs += 1
-        order = JobOrder(self._problem, self._submission, ranks, name, label, options)
+        order = JobOrder(self._problem, self._submission, ranks, name, label, options, self._alone)
         job = RankJob(self.cluster, self._launcher, order)
         try:
             with job:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -16,10 +16,13 @@ from rich.table import Table
 from cluster.ledger import clean_leftovers
 from grader import hints, package
 from grader.backend_choice import BackendMistake, Place, choose
+from grader.batch.command import batch
 from grader.cluster_commands import cluster_app
+from grader.export import export_app
 from grader.outcome import EXIT_INTERRUPTED, EXIT_UNFIT, EXIT_USER_MISTAKE
 from grader.package import PackageError, Problem
 from grader.run_folder import NoSpace, find_run
+from grader.stop import stop
 
 app = typer.Typer(
     name="distlab",
@@ -29,6 +32,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cluster_app, name="cluster")
+app.command()(batch)
+app.add_typer(export_app, name="export")
 console = Console()
 errors = Console(stderr=True)
 
@@ -51,12 +56,6 @@ InventoryOption = Annotated[
     Path | None,
     typer.Option("--inventory", help="The machines for --backend ssh, a TOML file."),
 ]
-
-
-def stop(sentence: str, code: int = EXIT_USER_MISTAKE) -> NoReturn:
-    """End with one sentence for the user."""
-    errors.print(f"distlab: {sentence}", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(code)
 
 
 @app.command("list")
@@ -178,6 +177,7 @@ def check(
     """Prove a problem package: files, reference, and the verdict of every submission."""
     from grader.check import complaints, prove, submissions
     from grader.grading_server import GradingServer, GradingServerDied
+    from grader.submission import SubmissionError
 
     problem = package.find(wanted)
     wrong = list(complaints(problem))
@@ -188,8 +188,8 @@ def check(
             for path in submissions(problem):
                 try:
                     verdict = prove(server, path)
-                except GradingServerDied as error:
-                    stop(str(error))
+                except (GradingServerDied, SubmissionError) as error:
+                    stop(f"{path.name} could not be graded: {error}")
                 word = verdict.complaint or f"{path.name}: {verdict.expectation.outcome}, as stated"
                 console.print(f"{word} ({verdict.seconds:.1f} s)", markup=False, highlight=False)
                 wrong += [verdict.complaint] if verdict.complaint else []

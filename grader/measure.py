@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from cluster.foreign_load import crowded, read_load
 from grader.ended import Failed, Inconclusive, Partial
 from grader.result import Figure
+from grader.turns import TimedBesideOthers
 
 RELATIVE_ERROR = 0.03
 
@@ -38,9 +39,10 @@ class Sample:
 
 
 class Measure:
-    """Collects the figures of one check."""
+    """Collects the figures of one check. alone: whether no other grading runs meanwhile."""
 
-    def __init__(self) -> None:
+    def __init__(self, alone: bool = True) -> None:
+        self._alone = alone
         self._figures: list[Figure] = []
 
     @property
@@ -90,6 +92,7 @@ class Measure:
         what the submission can do. Raises Inconclusive when that is above `enough` and others
         crowded the machine in all but a few samples.
         """
+        self._must_be_alone()
         values: list[float] = []
         quiet = 0
         while len(values) < most:
@@ -122,6 +125,7 @@ class Measure:
         settled: an earlier end, for when the verdict no longer depends on more samples. Raises
         Inconclusive when neither comes within `most` calls or `budget_s` seconds.
         """
+        self._must_be_alone()
         deadline = time.monotonic() + budget_s
         values: list[float] = []
         while True:
@@ -135,6 +139,10 @@ class Measure:
                         f"{len(values)} measurements still differ by a relative standard error of "
                         f"{sample.relative_error:.0%}; this machine is too busy for a fair verdict"
                     )
+
+    def _must_be_alone(self) -> None:
+        if not self._alone:
+            raise TimedBesideOthers
 
 
 def _plain(value: float) -> str:

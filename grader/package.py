@@ -106,6 +106,11 @@ class Problem:
         return self.folder.name
 
     @property
+    def names(self) -> frozenset[str]:
+        """What people may call it."""
+        return _names(f"{self.number:02d}", self.slug)
+
+    @property
     def visible_checks(self) -> Path:
         return self.folder / "test_grade.py"
 
@@ -186,11 +191,16 @@ def find(wanted: str, root: Path | None = None) -> Problem:
         match = _FOLDER.fullmatch(folder.name)
         assert match is not None
         number, slug = match.groups()
-        if wanted in {slug, folder.name, number, str(int(number)), f"p{number}"}:
+        if wanted in _names(number, slug):
             return load(folder)
         numbers.append(number)
     known = ", ".join(numbers)
     raise PackageError(f"there is no problem {wanted!r}; there are {known} (see `distlab list`)")
+
+
+def _names(number: str, slug: str) -> frozenset[str]:
+    """number: of two digits, as in the folder's name."""
+    return frozenset({slug, f"p{number}_{slug}", number, str(int(number)), f"p{number}"})
 
 
 def _folders(root: Path | None) -> list[Path]:

@@ -27,6 +27,7 @@ from grader.result import FaultSpan, HostTraffic, JobRecord, RankTrace
 from grader.spans import Window, spans
 from grader.standings import Stacks
 from grader.submission import Submission
+from grader.turns import TimedBesideOthers
 from grader.wire import encode_array
 
 _LEAST_READY_TIMEOUT_S = 30.0
@@ -37,12 +38,20 @@ _SMALLEST_OUTPUT_LIMIT = 65536
 
 @dataclass(frozen=True)
 class CaseRun:
-    """One case, answered. outputs[r]: arrays handed in by rank r. elapsed_s: grader's clock.
-    counted: see `traffic`, or the sentence that says why nothing was counted."""
+    """One case, answered. outputs[r]: arrays handed in by rank r. counted: see `traffic`, or the
+    sentence that says why nothing was counted. alone: whether no other grading ran meanwhile."""
 
     outputs: tuple[dict[str, Array], ...]
-    elapsed_s: float
+    seconds: float
     counted: tuple[Traffic, ...] | str
+    alone: bool = True
+
+    @property
+    def elapsed_s(self) -> float:
+        """Grader's clock. Raises TimedBesideOthers where others made it longer."""
+        if not self.alone:
+            raise TimedBesideOthers
+        return self.seconds
 
     @property
     def traffic(self) -> tuple[Traffic, ...]:
@@ -54,7 +63,8 @@ class CaseRun:
 
 @dataclass(frozen=True)
 class JobOrder:
-    """What a job runs. name: unique among the jobs on its cluster; label: for people."""
+    """What a job runs. name: unique among the jobs on its cluster; label: for people. alone: see
+    CaseRun."""
 
     problem: Problem
     submission: Submission
@@ -62,6 +72,7 @@ class JobOrder:
     name: str
     label: str
     options: JobOptions = DEFAULT_OPTIONS
+    alone: bool = True
 
 
 @dataclass(frozen=True)
@@ -197,7 +208,7 @@ class RankJob:
         for host in files:
             if host.alive():
                 host.mailbox.remove(f"{self._order.name}.case{number}.r")
-        return CaseRun(outputs, ended - began, _moved(before, after))
+        return CaseRun(outputs, ended - began, _moved(before, after), self._order.alone)
 
     def kill(self, rank: int) -> None:
         """End the process of one rank, as if the kernel had. Name it in `lost` of the case."""

@@ -43,18 +43,23 @@ def runs_folder() -> Path:
     return Path(os.environ.get("DISTLAB_RUNS") or "runs").absolute()
 
 
+def require_room(folder: Path, otherwise: str) -> None:
+    """Raise NoSpace when the disk of `folder` has no room for the results of a grading.
+
+    otherwise: what can be done but freeing space.
+    """
+    status = os.statvfs(folder)
+    if status.f_bavail * status.f_frsize < _NEEDED_BYTES:
+        raise NoSpace(f"the disk that holds {folder} is full; free 32 MiB, or {otherwise}")
+
+
 def new_run(label: str) -> RunFolder:
     """Make the folder of a new run. Raises NoSpace when its disk has no room for the results."""
     parent = runs_folder()
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        status = os.statvfs(parent)
-        if status.f_bavail * status.f_frsize < _NEEDED_BYTES:
-            raise NoSpace(
-                f"the disk that holds {parent} is full; free 32 MiB, or set DISTLAB_RUNS to "
-                "another folder"
-            )
+        require_room(parent, "set DISTLAB_RUNS to another folder")
         for attempt in range(100):
             suffix = f"-{attempt}" if attempt else ""
             path = parent / f"{now}-{label}{suffix}"

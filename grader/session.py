@@ -24,6 +24,7 @@ from grader.plugin import GradingPlugin
 from grader.result import CheckResult, GradeResult, ProblemInfo, total
 from grader.seeds import Seed
 from grader.submission import RefusedUse, Submission, missing_functions, refused_uses
+from grader.turns import Manners, Turns
 
 _PYTEST_VARIABLES = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_CURRENT_TEST")
 
@@ -52,18 +53,23 @@ class Order:
 
 @dataclass(frozen=True)
 class Stand:
-    """Where submissions of one problem are run."""
+    """Where submissions of one problem are run, and in which turns."""
 
     backend: Backend
     launcher: RankLauncher
+    turns: Turns
 
 
 @contextmanager
-def open_stand(problem: Problem, make_backend: Callable[[], Backend]) -> Iterator[Stand]:
+def open_stand(
+    problem: Problem, make_backend: Callable[[], Backend], manners: Manners = Manners.FREE
+) -> Iterator[Stand]:
     """Set up what gradings of `problem` have in common. Raises ClusterError."""
+    turns = Turns(manners)
     with make_backend() as backend, launcher_for(problem, backend.name) as launcher:
-        launcher.prepare()
-        yield Stand(backend, launcher)
+        with turns.take(alone=False):
+            launcher.prepare()
+        yield Stand(backend, launcher, turns)
 
 
 def grade(
@@ -165,6 +171,7 @@ def _run_checks(
         order.seed,
         order.only,
         on_check,
+        stand.turns,
     )
     arguments = [*map(str, files), "--import-mode=importlib", "-p", "no:cacheprovider"]
     arguments += ["-p", "no:terminal", "-c", os.devnull, f"--rootdir={problem.folder}"]

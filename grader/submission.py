@@ -52,9 +52,9 @@ def read(path: Path, problem: Problem) -> Submission:
         raise SubmissionError(f"{path} has no solution.py; put your code there")
     if main.suffix != ".py":
         raise SubmissionError(f"{main} is not a Python file; hand in solution.py")
-    files = {f"submission/{path.name}": path for path in [main]}
-    if path.is_dir():
-        files = _files_of(path)
+    if main != path and main.is_symlink():
+        raise SubmissionError(f"{main} is a link; hand in the file itself")
+    files = files_of(path)
     source_bytes = sum(p.stat().st_size for n, p in files.items() if n.endswith(".py"))
     if source_bytes > _MOST_SOURCE_BYTES:
         raise SubmissionError(f"{path} holds more than 1 MiB of Python source; hand in less")
@@ -74,7 +74,17 @@ def read(path: Path, problem: Problem) -> Submission:
     return Submission(path, main.name, files, source, tree)
 
 
-def _files_of(folder: Path) -> dict[str, Path]:
+def files_of(handed_in: Path) -> dict[str, Path]:
+    """What a submission is made of, by its name on the hosts. Raises SubmissionError if too much.
+
+    Links in a folder are not followed.
+    """
+    if not handed_in.is_dir():
+        return {f"submission/{handed_in.name}": handed_in}
+    return _files_below(handed_in)
+
+
+def _files_below(folder: Path) -> dict[str, Path]:
     files: dict[str, Path] = {}
     total = 0
     for path in sorted(folder.rglob("*")):
