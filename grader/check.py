@@ -17,10 +17,9 @@ from typing import Any
 
 from grader.grading_server import GradingServer
 from grader.outcome import Outcome
-from grader.package import PUBLIC_FILES, SHARED_FILES, PackageError, Problem
+from grader.package import EXTRA_PUBLIC_FILES, PUBLIC_FILES, PackageError, Problem
 
 _BLOCK = re.compile(r"^# /// script\s*\n((?:#.*\n)*?)# ///\s*$", re.M)
-_EXTRA_PUBLIC = {"sample_submission.py", *SHARED_FILES}
 _PRIVATE_FILES = ("solution.py", "notes.md")
 _FEWEST_WRONG, _FEWEST_RIGHT, _HINTS = 6, 2, 3
 
@@ -74,7 +73,7 @@ def complaints(problem: Problem) -> Iterator[str]:
         if not (problem.folder / name).is_file():
             yield f"{problem.name}: {name} is missing from problems/"
     for path in sorted(problem.folder.iterdir()):
-        if path.name not in {*PUBLIC_FILES, *_EXTRA_PUBLIC, "__pycache__"}:
+        if path.name not in {*PUBLIC_FILES, *EXTRA_PUBLIC_FILES, "__pycache__"}:
             yield f"{problem.name}: {path.name} does not belong in problems/; remove it"
     if len(problem.hints) != _HINTS:
         yield f"{problem.name}: {len(problem.hints)} hints in problem.toml; write {_HINTS}"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -19,7 +19,9 @@ from grader.backend_choice import BackendMistake, Place, choose
 from grader.cluster_commands import cluster_app
 from grader.outcome import EXIT_INTERRUPTED, EXIT_UNFIT, EXIT_USER_MISTAKE
 from grader.package import PackageError, Problem
+from grader.release.commands import release_app
 from grader.run_folder import NoSpace, find_run
+from grader.user_mistake import stop
 
 app = typer.Typer(
     name="distlab",
@@ -29,6 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cluster_app, name="cluster")
+app.add_typer(release_app)
 console = Console()
 errors = Console(stderr=True)
 
@@ -51,12 +54,6 @@ InventoryOption = Annotated[
     Path | None,
     typer.Option("--inventory", help="The machines for --backend ssh, a TOML file."),
 ]
-
-
-def stop(sentence: str, code: int = EXIT_USER_MISTAKE) -> NoReturn:
-    """End with one sentence for the user."""
-    errors.print(f"distlab: {sentence}", markup=False, highlight=False, soft_wrap=True)
-    raise typer.Exit(code)
 
 
 @app.command("list")

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 _FOLDER = re.compile(r"p(\d\d)_([a-z0-9_]+)$")
 PUBLIC_FILES = ("card.md", "problem.toml", "stub.py", "driver.py", "test_grade.py")
 SHARED_FILES = ("data.py", "model.py")  # optional; driver and checks may import them
+EXTRA_PUBLIC_FILES = ("sample_submission.py", *SHARED_FILES)
 
 
 class PackageError(Exception):
