@@ -17,7 +17,13 @@ from typing import Any
 
 from grader.grading_server import GradingServer
 from grader.outcome import Outcome
-from grader.package import EXTRA_PUBLIC_FILES, PUBLIC_FILES, PackageError, Problem
+from grader.package import (
+    EXTRA_PUBLIC_FILES,
+    PUBLIC_FILES,
+    PackageError,
+    Problem,
+    points_of,
+)
 
 _BLOCK = re.compile(r"^# /// script\s*\n((?:#.*\n)*?)# ///\s*$", re.M)
 _PRIVATE_FILES = ("solution.py", "notes.md")
@@ -132,11 +138,7 @@ def _signatures(path: Path) -> dict[str, list[str]]:
 def _points(problem: Problem) -> float:
     """Points of all checks; the hidden ones count only where they are."""
     files = [problem.visible_checks] + ([problem.hidden_checks] if problem.hidden_checks else [])
-    total = 0.0
-    for path in files:
-        for match in re.finditer(r"^@pytest\.mark\.points\(([\d.]+)\)", path.read_text(), re.M):
-            total += float(match[1])
-    return total
+    return sum(map(points_of, files))
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ def grade(
     backend: BackendOption = None,
     inventory: InventoryOption = None,
 ) -> None:
-    """Judge a solution in full: visible and hidden checks."""
+    """Judge a solution by visible and hidden checks; a learner's copy has no hidden ones."""
     place = _place(backend, inventory)
     _judge(
         package.find(wanted), file, place, hidden=True, only=only, json_path=json_path, seed=seed
@@ -180,7 +180,11 @@ def check(
     wrong = list(complaints(problem))
     for line in wrong:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    if not files_only:
+    if problem.private_folder is None:
+        console.print(
+            f"{problem.name}: only its public files were looked at, solutions/ is not here"
+        )
+    elif not files_only:
         with GradingServer(problem) as server:
             for path in submissions(problem):
                 try:

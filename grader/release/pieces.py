@@ -218,8 +218,9 @@ def _objects(git_folder: Path) -> Iterator[tuple[str, bytes]]:
         "--git-dir=.",
         "cat-file",
         "--batch-all-objects",
-        "--batch-check=%(objecttype) %(objectname)",
+        "--batch-check=%(objectname) %(objecttype)",
     )
-    kinds = dict(reversed(line.split()) for line in listed.decode().splitlines())
+    pairs = (line.partition(" ") for line in listed.decode().splitlines())
+    kinds = {name: kind for name, _, kind in pairs}
     for name, content in read_objects(git_folder, list(kinds), "--git-dir=.").items():
         yield f"git {kinds[name]} {name[:12]}", content

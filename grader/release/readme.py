@@ -34,8 +34,8 @@ def table_of(problems: Sequence[Problem]) -> str:
     """README's table of problems."""
     rows = ["| NN | problem | level | topics | what you write |", "|---|---|---|---|---|"]
     for problem in problems:
-        cells = (f"{problem.number:02d}", problem.title, problem.level)
-        cells += (", ".join(problem.topics), f"`{problem.summary}`")
+        cells = [f"{problem.number:02d}", problem.title, problem.level]
+        cells += [", ".join(problem.topics), f"`{problem.summary}`"]
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 

@@ -23,7 +23,12 @@ from grader.report.message import Part, parts, without_hangs
 from grader.report.outcome_mark import mark, tone
 from grader.report.plain_text import first_lines, last_chars, one_line, plain
 from grader.report.timeline import pattern_defs, swatch, timeline_svg
-from grader.report.verdict import counted_outcomes, verdict_sentence
+from grader.report.verdict import (
+    counted_outcomes,
+    score_in_words,
+    verdict_sentence,
+    what_is_not_judged,
+)
 from grader.result import CheckResult, Figure, GradeResult, HostTraffic, JobRecord
 
 BLOCKS_PER_REPORT = 4_000
@@ -97,6 +102,8 @@ def render(result: GradeResult) -> str:
             result=result,
             checks=views,
             verdict=verdict_sentence(result),
+            not_judged=what_is_not_judged(result),
+            score_in_words=score_in_words(result),
             summary=counted_outcomes(result.checks),
             css=Markup(css),
             policy=_policy(css),
