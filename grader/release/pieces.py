@@ -116,9 +116,9 @@ def _unpacked(where: str, content: bytes) -> Iterator[tuple[str, bytes]]:
     elif content[:1] == b"\x78" and int.from_bytes(content[:2]) % 31 == 0:
         try:
             yield "unpacked", _decompressed(content)
-        except zlib.error:  # two bytes are a weak sign
+        except (zlib.error, EOFError):  # two bytes are a weak sign: it may be plain text
             return
-    elif content.startswith((b"PACK", b"# v2 git bundle", b"# v3 git bundle")):
+    elif content.startswith((b"PACK\0\0\0", b"# v2 git bundle", b"# v3 git bundle")):
         yield from _of_pack(content)
     else:
         if content.lstrip()[:1] in (b"{", b"["):

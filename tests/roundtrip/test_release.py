@@ -145,9 +145,7 @@ def test_nothing_is_overwritten(committed: Path, tmp_path: Path) -> None:
         (("--to", "a", "--problem", "99"), "there is no problem '99'"),
     ],
 )
-def test_a_mistake_is_one_sentence(
-    committed: Path, arguments: tuple[str, ...], says: str
-) -> None:
+def test_a_mistake_is_one_sentence(committed: Path, arguments: tuple[str, ...], says: str) -> None:
     done = distlab("release", *arguments, checkout=committed)
     assert done.returncode == 2, done.stderr
     assert says in done.stderr
