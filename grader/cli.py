@@ -21,6 +21,7 @@ from grader.outcome import EXIT_INTERRUPTED, EXIT_UNFIT, EXIT_USER_MISTAKE
 from grader.package import PackageError, Problem
 from grader.release.commands import release_app
 from grader.run_folder import NoSpace, find_run
+from grader.similar.commands import similar_app
 from grader.user_mistake import stop
 
 app = typer.Typer(
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 app.add_typer(cluster_app, name="cluster")
 app.add_typer(release_app)
+app.add_typer(similar_app)
 console = Console()
 errors = Console(stderr=True)
 
