@@ -54,14 +54,8 @@ def similar(
     ] = None,
 ) -> None:
     """Find submissions that have much in common, whatever the names in them."""
-    try:
-        from grader.similar.compare import DEFAULT_PERCENT, compare
-        from grader.similar.page import Found, render
-    except ModuleNotFoundError as error:
-        stop(f"{error.name} is not installed; `pip install 'distlab[class]'` brings it")
-    percent = DEFAULT_PERCENT if threshold is None else threshold
-    if not 1 <= percent <= 100:
-        stop(f"--threshold is a percentage from 1 to 100, not {percent}")
+    if threshold is not None and not 1 <= threshold <= 100:
+        stop(f"--threshold is a percentage from 1 to 100, not {threshold}")
     if to is not None and not to.absolute().parent.is_dir():
         stop(f"the folder of {to} does not exist")
     known = package.discover()
@@ -70,6 +64,14 @@ def similar(
     handed_in = _read(submissions, wanted, known, remarks)
     earlier = [(place, _read(place, wanted, known, remarks)) for place in against or ()]
     texts = [_text(path) for path in base or ()]
+    if not handed_in.handed_in:
+        stop(f"{submissions} holds no submission; it needs WHO/NN/solution.py or WHO/NN.py")
+    try:  # with copydetect comes matplotlib: seconds
+        from grader.similar.compare import DEFAULT_PERCENT, compare
+        from grader.similar.page import Found, render
+    except ModuleNotFoundError as error:
+        stop(f"{error.name} is not installed; `pip install 'distlab[class]'` brings it")
+    percent = DEFAULT_PERCENT if threshold is None else threshold
     found = []
     for one in wanted:
         entries = _entries(handed_in, one, "", True, remarks)
@@ -85,8 +87,6 @@ def similar(
             for entry in comparison.too_short
         ]
         found.append(Found(one, comparison))
-    if not found:
-        stop(f"{submissions} holds no submission; it needs WHO/NN/solution.py or WHO/NN.py")
     _show(found, percent, remarks)
     if to is not None:
         try:

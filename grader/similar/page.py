@@ -140,7 +140,8 @@ def _marked(text: str, start: int, passages: Sequence[Passage], key: str) -> Mar
     html, at, end = Markup(), 0, len(text)
     other = key[:-1] + ("b" if key.endswith("a") else "a")
     for number, passage in enumerate(passages):
-        first, last = max(passage.start - start, at), min(passage.end - start, end)
+        indent = len(text) - len(text.lstrip())
+        first, last = max(passage.start - start, at, indent), min(passage.end - start, end)
         if first >= last:
             continue
         html += escape(plain(text[at:first]))
