@@ -20,8 +20,9 @@ ROW = 16
 LEAST = 60
 """Tokens in common below which a pair is chance: short functions look alike."""
 DEFAULT_PERCENT = 40
-"""Measured on the submissions of all packages: unrelated right ones have at most 22 % in common,
-copies with new names, order, comments and layout at least 80 %."""
+"""Measured on the right submissions of all packages: 49 pairs written apart have at most 37 % in
+common, 11 that share a third of their lines word for word 46 to 99 %, and copies with new names,
+order, comments and layout at least 80 %."""
 
 
 @dataclass(frozen=True)
