@@ -167,7 +167,7 @@ def report(
     raise typer.Exit(code)
 
 
-@app.command()
+@app.command(rich_help_panel="For instructors")
 def check(
     wanted: ProblemArgument,
     files_only: Annotated[
@@ -199,7 +199,7 @@ def check(
     raise typer.Exit(1 if wrong else 0)
 
 
-@app.command()
+@app.command(rich_help_panel="For instructors")
 def new(
     number: Annotated[int, typer.Argument(metavar="NN", help="Its number, 1 to 99.")],
     slug: Annotated[str, typer.Argument(help="Its name: lower-case words joined by _.")],

@@ -154,6 +154,7 @@ def _text(path: Path) -> str:
 
 def _show(found: Sequence[Found], percent: int, remarks: Sequence[str]) -> None:
     from grader.report.plain_text import one_line
+    from grader.report.quantity import counted
     from grader.similar.page import percent as in_words
 
     pairs = [(entry.problem, pair) for entry in found for pair in entry.comparison.pairs]
@@ -176,7 +177,9 @@ def _show(found: Sequence[Found], percent: int, remarks: Sequence[str]) -> None:
             table.add_row(*map(Text, (*cells, f"{pair.tokens:,}")))
         console.print(table)
         console.print()
-    said = f"{len(pairs)} of {compared:,} pairs have {percent} % or more in common"
+    said = (
+        f"{counted(compared, 'pair')} compared, {len(pairs):,} with {percent} % or more in common"
+    )
     console.print(Text(f"{said}{'; look at them' if pairs else ''}."))
     for remark in remarks:
         console.print(Text(one_line(remark)), soft_wrap=True)

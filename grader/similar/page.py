@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 from grader.package import Problem
 from grader.report.plain_text import one_line, plain
 from grader.report.policy import policy
+from grader.report.quantity import counted
 from grader.similar.compare import Comparison, Pair, Passage
 from grader.similar.source import Source
 
@@ -70,7 +71,7 @@ def render(found: Sequence[Found], threshold: int, remarks: Sequence[str]) -> st
     return environment.get_template("page.html.j2").render(
         pairs=tuple(_views(found)),
         problems=[entry.problem for entry in found],
-        compared=sum(entry.comparison.compared for entry in found),
+        compared=counted(sum(entry.comparison.compared for entry in found), "pair"),
         threshold=threshold,
         remarks=[one_line(remark) for remark in remarks],
         most_shown=MOST_SHOWN,
