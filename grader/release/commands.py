@@ -30,7 +30,10 @@ def release(
     ] = False,
     scan: Annotated[
         Path | None,
-        typer.Option(help="Make nothing; look for private contents in this folder."),
+        typer.Option(
+            help="Make nothing; look for private contents in this folder, before it is used: an "
+            "installed .venv takes long, and holds files too large to look into."
+        ),
     ] = None,
 ) -> None:
     """Make a learner's copy, without hidden checks and solutions, and prove that it has none."""
