@@ -17,10 +17,15 @@ from typing import Any
 
 from grader.grading_server import GradingServer
 from grader.outcome import Outcome
-from grader.package import PUBLIC_FILES, SHARED_FILES, PackageError, Problem
+from grader.package import (
+    EXTRA_PUBLIC_FILES,
+    PUBLIC_FILES,
+    PackageError,
+    Problem,
+    points_of,
+)
 
 _BLOCK = re.compile(r"^# /// script\s*\n((?:#.*\n)*?)# ///\s*$", re.M)
-_EXTRA_PUBLIC = {"sample_submission.py", *SHARED_FILES}
 _PRIVATE_FILES = ("solution.py", "notes.md")
 _FEWEST_WRONG, _FEWEST_RIGHT, _HINTS = 6, 2, 3
 
@@ -74,7 +79,7 @@ def complaints(problem: Problem) -> Iterator[str]:
         if not (problem.folder / name).is_file():
             yield f"{problem.name}: {name} is missing from problems/"
     for path in sorted(problem.folder.iterdir()):
-        if path.name not in {*PUBLIC_FILES, *_EXTRA_PUBLIC, "__pycache__"}:
+        if path.name not in {*PUBLIC_FILES, *EXTRA_PUBLIC_FILES, "__pycache__"}:
             yield f"{problem.name}: {path.name} does not belong in problems/; remove it"
     if len(problem.hints) != _HINTS:
         yield f"{problem.name}: {len(problem.hints)} hints in problem.toml; write {_HINTS}"
@@ -133,11 +138,7 @@ def _signatures(path: Path) -> dict[str, list[str]]:
 def _points(problem: Problem) -> float:
     """Points of all checks; the hidden ones count only where they are."""
     files = [problem.visible_checks] + ([problem.hidden_checks] if problem.hidden_checks else [])
-    total = 0.0
-    for path in files:
-        for match in re.finditer(r"^@pytest\.mark\.points\(([\d.]+)\)", path.read_text(), re.M):
-            total += float(match[1])
-    return total
+    return sum(map(points_of, files))
 
 
 @dataclass(frozen=True)

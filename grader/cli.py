@@ -21,8 +21,10 @@ from grader.cluster_commands import cluster_app
 from grader.export import export_app
 from grader.outcome import EXIT_INTERRUPTED, EXIT_UNFIT, EXIT_USER_MISTAKE
 from grader.package import PackageError, Problem
+from grader.release.commands import release_app
 from grader.run_folder import NoSpace, find_run
-from grader.stop import stop
+from grader.similar.commands import similar_app
+from grader.user_mistake import stop
 
 app = typer.Typer(
     name="distlab",
@@ -34,6 +36,8 @@ app = typer.Typer(
 app.add_typer(cluster_app, name="cluster")
 app.command()(batch)
 app.add_typer(export_app, name="export")
+app.add_typer(release_app)
+app.add_typer(similar_app)
 console = Console()
 errors = Console(stderr=True)
 
@@ -140,7 +144,7 @@ def grade(
     backend: BackendOption = None,
     inventory: InventoryOption = None,
 ) -> None:
-    """Judge a solution in full: visible and hidden checks."""
+    """Judge a solution by visible and hidden checks; a learner's copy has no hidden ones."""
     place = _place(backend, inventory)
     _judge(
         package.find(wanted), file, place, hidden=True, only=only, json_path=json_path, seed=seed
@@ -167,7 +171,7 @@ def report(
     raise typer.Exit(code)
 
 
-@app.command()
+@app.command(rich_help_panel="For instructors")
 def check(
     wanted: ProblemArgument,
     files_only: Annotated[
@@ -183,7 +187,11 @@ def check(
     wrong = list(complaints(problem))
     for line in wrong:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    if not files_only:
+    if problem.private_folder is None:
+        console.print(
+            f"{problem.name}: only its public files were looked at, solutions/ is not here"
+        )
+    elif not files_only:
         with GradingServer(problem) as server:
             for path in submissions(problem):
                 try:
@@ -196,7 +204,7 @@ def check(
     raise typer.Exit(1 if wrong else 0)
 
 
-@app.command()
+@app.command(rich_help_panel="For instructors")
 def new(
     number: Annotated[int, typer.Argument(metavar="NN", help="Its number, 1 to 99.")],
     slug: Annotated[str, typer.Argument(help="Its name: lower-case words joined by _.")],

@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 from grader import sinks
 from grader.batch.handback import who_of
 from grader.result import GradeResult
-from grader.stop import stop
+from grader.user_mistake import stop
 
 Results = Annotated[
     list[Path],

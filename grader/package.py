@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 _FOLDER = re.compile(r"p(\d\d)_([a-z0-9_]+)$")
 PUBLIC_FILES = ("card.md", "problem.toml", "stub.py", "driver.py", "test_grade.py")
 SHARED_FILES = ("data.py", "model.py")  # optional; driver and checks may import them
+EXTRA_PUBLIC_FILES = ("sample_submission.py", *SHARED_FILES)
 
 
 class PackageError(Exception):
@@ -118,6 +119,12 @@ class Problem:
     def hidden_checks(self) -> Path | None:
         path = self.private_folder / "test_hidden.py" if self.private_folder else None
         return path if path is not None and path.exists() else None
+
+
+def points_of(checks: Path) -> float:
+    """What the checks of a file are worth together."""
+    found = re.findall(r"^@pytest\.mark\.points\(([\d.]+)\)", checks.read_text(), re.M)
+    return sum(map(float, found))
 
 
 def root_folder() -> Path:

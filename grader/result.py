@@ -146,7 +146,10 @@ class ProblemInfo:
 
 @dataclass(frozen=True)
 class GradeResult:
-    """A whole grading. seed: decimal text (it may exceed what JSON numbers carry exactly)."""
+    """A whole grading. seed: decimal text (it may exceed what JSON numbers carry exactly).
+
+    unjudged_points: what hidden checks are worth that were not run; max_score is without them.
+    """
 
     problem: ProblemInfo
     submission: str
@@ -160,6 +163,7 @@ class GradeResult:
     max_score: float
     hints_used: int = 0
     hint_cost: float = 0.0
+    unjudged_points: float = 0.0
     schema_version: int = field(default=SCHEMA_VERSION)
 
 

@@ -44,6 +44,7 @@ def to_json(result: GradeResult) -> str:
         ("score", result.score),
         ("max_score", result.max_score),
         ("hint_cost", result.hint_cost),
+        ("unjudged_points", result.unjudged_points),
     ):
         _require_finite(name, value)
     stored = replace(

@@ -19,7 +19,7 @@ from cluster.launchers.job import RankLauncher
 from grader import machine
 from grader.launching import launcher_for
 from grader.outcome import Outcome
-from grader.package import Problem
+from grader.package import Problem, points_of
 from grader.plugin import GradingPlugin
 from grader.result import CheckResult, GradeResult, ProblemInfo, total
 from grader.seeds import Seed
@@ -99,6 +99,7 @@ def grade(
         except ClusterError as error:
             checks = (_whole(order, Outcome.UNFIT, "The cluster could be set up.", str(error)),)
     outcome, score, max_score = total(checks)
+    partly = bool(order.only) or interrupted or _hidden_checks(order) is not None
     result = GradeResult(
         ProblemInfo(
             order.problem.number, order.problem.slug, order.problem.title, order.problem.level
@@ -114,6 +115,7 @@ def grade(
         max_score,
         order.hints_used,
         order.hint_cost,
+        0.0 if partly else max(0.0, round(order.problem.points - max_score, 6)),
     )
     if interrupted:
         raise Interrupted(result)
@@ -151,7 +153,14 @@ def _broken_harness(order: Order, text: str) -> CheckResult:
 
 
 def _whole(order: Order, outcome: Outcome, title: str, message: str) -> CheckResult:
-    return CheckResult("submission", title, outcome, 0.0, order.problem.points, message)
+    problem = order.problem
+    judged_here = 0.0 if _hidden_checks(order) else points_of(problem.visible_checks)
+    return CheckResult("submission", title, outcome, 0.0, judged_here or problem.points, message)
+
+
+def _hidden_checks(order: Order) -> Path | None:
+    """The file of those that are run."""
+    return order.problem.hidden_checks if order.hidden else None
 
 
 def _run_checks(
@@ -161,8 +170,8 @@ def _run_checks(
 ) -> GradingPlugin:
     problem = order.problem
     files = [problem.visible_checks]
-    if order.hidden and problem.hidden_checks is not None:
-        files.append(problem.hidden_checks)
+    if (hidden := _hidden_checks(order)) is not None:
+        files.append(hidden)
     plugin = GradingPlugin(
         stand.backend,
         stand.launcher,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from grader.stop import stop
+from grader.user_mistake import stop
 
 if TYPE_CHECKING:
     from grader.batch.entries import Entry, Survey

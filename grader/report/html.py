@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 import shlex
 from dataclasses import dataclass, replace
@@ -22,8 +20,14 @@ from grader.report.lanes import KINDS, Tally, job_end, tally
 from grader.report.message import Part, parts, without_hangs
 from grader.report.outcome_mark import mark, tone
 from grader.report.plain_text import first_lines, last_chars, one_line, plain
+from grader.report.policy import policy
 from grader.report.timeline import pattern_defs, swatch, timeline_svg
-from grader.report.verdict import counted_outcomes, verdict_sentence
+from grader.report.verdict import (
+    counted_outcomes,
+    score_in_words,
+    verdict_sentence,
+    what_is_not_judged,
+)
 from grader.result import CheckResult, Figure, GradeResult, HostTraffic, JobRecord
 
 BLOCKS_PER_REPORT = 4_000
@@ -97,9 +101,11 @@ def render(result: GradeResult) -> str:
             result=result,
             checks=views,
             verdict=verdict_sentence(result),
+            not_judged=what_is_not_judged(result),
+            score_in_words=score_in_words(result),
             summary=counted_outcomes(result.checks),
             css=Markup(css),
-            policy=_policy(css),
+            policy=policy(css),
             pattern_defs=Markup(pattern_defs()),
             replay=replay_command(result),
         )
@@ -145,12 +151,6 @@ def _environment() -> Environment:
 
 def _plain_unless_markup(value: Any) -> Any:
     return plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _policy(css: str) -> str:
-    """Nothing may load, run or be sent; the one style sheet is known by its hash."""
-    digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
 def _check_view(check: CheckResult, key: str, source: str, job_count: int) -> CheckView:

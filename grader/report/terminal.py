@@ -16,7 +16,7 @@ from grader.report.message import parts, without_hangs
 from grader.report.outcome_mark import tone
 from grader.report.plain_text import first_lines, one_line, plain, shortened
 from grader.report.quantity import bound_text, counted, holds, points, quantity
-from grader.report.verdict import verdict_sentence
+from grader.report.verdict import score_in_words, verdict_sentence, what_is_not_judged
 from grader.result import CheckResult, Figure, GradeResult, JobRecord
 
 _STYLES = {"good": "green", "bad": "red", "mixed": "yellow", "neutral": "dim"}
@@ -47,10 +47,12 @@ class _Page:
     def verdict(self, result: GradeResult) -> None:
         line = Text()
         line.append(result.outcome.value.capitalize(), style=f"bold {_style(result.outcome)}")
-        line.append(f", {points(result.score)} of {points(result.max_score)} points: ")
+        line.append(f", {points(result.score)} {score_in_words(result)}: ")
         line.append(self._safe(f"{result.problem.number:02d} {one_line(result.problem.title)}"))
         self._console.print(line, highlight=False)
         self._console.print(Text(self._safe(verdict_sentence(result))), highlight=False)
+        if missing := what_is_not_judged(result):
+            self._console.print(Text(missing), highlight=False)
         self._console.print()
 
     def checks(self, checks: tuple[CheckResult, ...]) -> None:

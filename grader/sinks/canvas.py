@@ -20,7 +20,7 @@ from grader.export import Graded, Results, To, deliver, read
 from grader.judged import judged
 from grader.report.plain_text import one_line
 from grader.safe_csv import table
-from grader.stop import stop
+from grader.user_mistake import stop
 
 _BY = ("SIS Login ID", "ID", "SIS User ID", "Student")
 _NO_ASSIGNMENT = {*_BY, "LastName", "FirstName", "Integration ID", "Root Account", "Section"}

@@ -14,7 +14,7 @@ from grader.export_words import check_name, check_words, summary
 from grader.judged import judged
 from grader.outcome import EXIT_UNFIT, Outcome
 from grader.result import CheckResult, GradeResult
-from grader.stop import stop
+from grader.user_mistake import stop
 
 _STATUS = {Outcome.PASSED: "passed", Outcome.PARTIAL: None}
 

@@ -36,10 +36,10 @@ def test_mistakes_are_one_sentence(
 
 
 def test_the_command_grades_on_plain_processes(tmp_path: Path) -> None:
-    reference = (find("03").private_folder or Path()) / "solution.py"
+    sample = find("03").folder / "sample_submission.py"
     environment = {**os.environ, "DISTLAB_STATE": str(tmp_path / "state")}
     environment.pop("DISTLAB_ENCLOSURE", None)
-    command = [sys.executable, "-m", "grader.cli", "test", "03", str(reference)]
+    command = [sys.executable, "-m", "grader.cli", "test", "03", str(sample)]
     command += ["--backend", "local", "--only", "test_sum_on_four_ranks"]
     done = subprocess.run(
         command,

@@ -14,7 +14,7 @@ import pytest
 from cluster import linux
 from grader.package import find
 
-REFERENCE = (find("03").private_folder or Path()) / "solution.py"
+SAMPLE = find("03").folder / "sample_submission.py"
 
 
 def distlab(
@@ -60,9 +60,9 @@ def here(tmp_path: Path) -> Path:
         (("grade", "03", "empty"), "has no solution.py"),
         (("grade", "03", "syntax.py"), "syntax.py, line 1: syntax error"),
         (("grade", "03", "binary.py"), "not UTF-8"),
-        (("grade", "03", str(REFERENCE), "--only", "test_x"), "has no check 'test_x'"),
-        (("grade", "03", str(REFERENCE), "--json", "no/where.json"), "does not exist"),
-        (("grade", "03", str(REFERENCE), "--seed", "-1"), "a seed is a whole number"),
+        (("grade", "03", str(SAMPLE), "--only", "test_x"), "has no check 'test_x'"),
+        (("grade", "03", str(SAMPLE), "--json", "no/where.json"), "does not exist"),
+        (("grade", "03", str(SAMPLE), "--seed", "-1"), "a seed is a whole number"),
         (("report", "nothing"), "there is no such run"),
         (("report", "damaged"), "cannot be shown"),
         (("cluster", "status"), "no cluster is up"),
@@ -94,7 +94,7 @@ def test_no_engine_makes_the_run_unfit_and_costs_nothing(here: Path) -> None:
     done = distlab(
         "grade",
         "03",
-        str(REFERENCE),
+        str(SAMPLE),
         "--only",
         "test_small_messages_take_log_n_rounds",
         cwd=here,
@@ -110,7 +110,7 @@ def test_a_full_disk_is_said_before_anything_runs(here: Path) -> None:
     small.mkdir()
     linux.mount("tmpfs", str(small), "tmpfs", 0, "size=1m")
     try:
-        done = distlab("grade", "03", str(REFERENCE), cwd=here, DISTLAB_RUNS=str(small))
+        done = distlab("grade", "03", str(SAMPLE), cwd=here, DISTLAB_RUNS=str(small))
     finally:
         linux.unmount(str(small))
     expect(done, 3, "is full; free 32 MiB")
@@ -118,7 +118,7 @@ def test_a_full_disk_is_said_before_anything_runs(here: Path) -> None:
 
 def test_a_run_folder_that_cannot_be_written_is_said(here: Path) -> None:
     expect(
-        distlab("grade", "03", str(REFERENCE), cwd=here, DISTLAB_RUNS="/proc/nowhere"),
+        distlab("grade", "03", str(SAMPLE), cwd=here, DISTLAB_RUNS="/proc/nowhere"),
         3,
         "cannot be written",
     )
@@ -137,7 +137,7 @@ def test_without_rights_the_one_command_is_named(here: Path) -> None:
     settings = {**os.environ, "DISTLAB_STATE": str(here / "state")}
     settings.pop("DISTLAB_ENCLOSURE", None)
     done = subprocess.run(
-        [sys.executable, "-c", code, str(REFERENCE)],
+        [sys.executable, "-c", code, str(SAMPLE)],
         cwd=here,
         env=settings,
         capture_output=True,
@@ -153,7 +153,7 @@ def test_an_interrupted_grading_keeps_what_was_judged(here: Path, number: signal
     settings = {**os.environ, "DISTLAB_STATE": str(here / "state")}
     settings.pop("DISTLAB_ENCLOSURE", None)
     grading = subprocess.Popen(
-        [sys.executable, "-m", "grader.cli", "grade", "03", str(REFERENCE)],
+        [sys.executable, "-m", "grader.cli", "grade", "03", str(SAMPLE)],
         cwd=here,
         env=settings,
         stdout=subprocess.PIPE,

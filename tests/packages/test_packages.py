@@ -24,7 +24,8 @@ def test_the_files_of_a_package_are_in_order(problem: Problem) -> None:
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.name)
 def test_the_reference_earns_full_marks(problem: Problem) -> None:
-    assert problem.private_folder is not None
+    if problem.private_folder is None:
+        pytest.skip("this release has no solutions/")
     before = read_load()
     result, code = run_grading(problem, problem.private_folder / "solution.py", [])
     left_to_us = 1 - foreign_share(before, read_load())

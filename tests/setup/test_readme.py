@@ -8,19 +8,11 @@ from pathlib import Path
 import typer.main
 
 from grader.cli import app
-from grader.package import Problem, _Toml, discover
+from grader.package import _Toml, discover
+from grader.release.readme import table_of
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
-
-
-def table_of(problems: tuple[Problem, ...]) -> str:
-    rows = ["| NN | problem | level | topics | what you write |", "|---|---|---|---|---|"]
-    for problem in problems:
-        cells = (f"{problem.number:02d}", problem.title, problem.level)
-        cells += (", ".join(problem.topics), f"`{problem.summary}`")
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
 
 
 def test_the_table_of_problems_is_what_discovery_finds() -> None:

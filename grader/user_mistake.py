@@ -1,4 +1,4 @@
-"""End a command with one sentence for the user."""
+"""How a command ends when its user can put something right."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from rich.console import Console
 
 from grader.outcome import EXIT_USER_MISTAKE
 
+_errors = Console(stderr=True)
+
 
 def stop(sentence: str, code: int = EXIT_USER_MISTAKE) -> NoReturn:
-    """Print the sentence on stderr and leave with `code`."""
-    errors = Console(stderr=True)
-    errors.print(f"distlab: {sentence}", markup=False, highlight=False, soft_wrap=True)
+    """End with one sentence for the user."""
+    _errors.print(f"distlab: {sentence}", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(code)
