@@ -1,63 +1,110 @@
-"""A folder with what a class handed in: one folder a person, in it one entry a problem."""
+"""Who handed in what: a folder of submissions, read without following a link."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from grader.package import Problem
+from grader.submission import SubmissionError, files_of
+
+LAYOUT = "WHO/NN/solution.py, WHO/NN.py, or with one --problem WHO/solution.py"
 
 
 @dataclass(frozen=True)
-class HandedIn:
-    """One person's work on one problem. path: a .py file, or a folder with solution.py."""
+class Entry:
+    """One learner and one problem. paths: what was handed in, usually one file or folder; none
+    where nothing was. shown: its path for people, below the folder of submissions."""
 
     who: str
     problem: Problem
-    path: Path
+    paths: tuple[Path, ...] = ()
+    shown: str = ""
+
+    @property
+    def name(self) -> str:
+        """For people: learner and problem."""
+        return f"{self.who}, {self.problem.number:02d}"
 
 
 @dataclass(frozen=True)
-class ClassFolder:
-    """handed_in: by person and problem. unrecognised: entries that are no such work; nothing
-    else is left out."""
+class Survey:
+    """strangers: what lies in the folder and is nobody's submission, by its path below it."""
 
-    handed_in: tuple[HandedIn, ...]
-    unrecognised: tuple[Path, ...]
+    entries: tuple[Entry, ...]
+    strangers: tuple[str, ...]
 
 
-def read_class(folder: Path, wanted: Sequence[Problem], known: Sequence[Problem]) -> ClassFolder:
-    """Read `folder`/WHO/PROBLEM/solution.py, `folder`/WHO/PROBLEM.py and, where `wanted` is a
-    single problem, `folder`/WHO/solution.py. PROBLEM: a number, a name, or a folder's name.
+def survey(folder: Path, known: Sequence[Problem], wanted: Sequence[Problem]) -> Survey:
+    """Every learner with every wanted problem; without any, those that somebody handed in.
 
-    Work on problems that are `known` and not `wanted` is passed over. Links are not followed.
     Raises OSError where the folder cannot be read.
     """
-    by_name = {name: problem for problem in known for name in _names(problem)}
-    handed_in: list[HandedIn] = []
-    unrecognised: list[Path] = []
-    for person in sorted(folder.iterdir()):
-        if person.is_symlink() or not person.is_dir():
-            unrecognised.append(person)
+    found: dict[str, dict[str, list[Path]]] = {}
+    strangers: list[str] = []
+    for person in _listed(folder):
+        if person.name.startswith(".") or not person.is_dir(follow_symlinks=False):
+            strangers.append(readable(person.name))
             continue
-        if len(wanted) == 1 and _is_file(person / "solution.py"):
-            handed_in.append(HandedIn(person.name, wanted[0], person))
+        mine = found.setdefault(readable(person.name), {})
+        if len(wanted) == 1 and _is_file(Path(person.path) / "solution.py"):
+            mine[wanted[0].name] = [Path(person.path)]
             continue
-        for entry in sorted(person.iterdir()):
-            is_file = entry.suffix == ".py" and _is_file(entry)
-            problem = by_name.get(entry.stem if is_file else entry.name)
-            is_folder = not entry.is_symlink() and _is_file(entry / "solution.py")
-            if problem is None or not (is_file or is_folder):
-                unrecognised.append(entry)
-            elif problem in wanted:
-                handed_in.append(HandedIn(person.name, problem, entry))
-    return ClassFolder(tuple(handed_in), tuple(unrecognised))
+        for item in _listed(Path(person.path)):
+            problem = _problem_of(item, known)
+            if problem is None:
+                strangers.append(readable(f"{person.name}/{item.name}"))
+            else:
+                mine.setdefault(problem.name, []).append(Path(item.path))
+    handed_in = {name for mine in found.values() for name in mine}
+    problems = wanted or [problem for problem in known if problem.name in handed_in]
+    entries = (
+        _entry(folder, who, problem, mine.get(problem.name, []))
+        for problem in problems
+        for who, mine in found.items()
+    )
+    return Survey(tuple(entries), tuple(strangers))
 
 
-def _names(problem: Problem) -> set[str]:
-    number = problem.number
-    return {problem.name, problem.slug, f"{number:02d}", str(number), f"p{number:02d}"}
+def digest(entry: Entry) -> str:
+    """Of the names and bytes that a grading would take in, whatever they are called above that."""
+    seen = hashlib.sha256()
+    for path in entry.paths:
+        try:
+            for name, source in files_of(path).items():
+                content = hashlib.sha256(source.read_bytes()).hexdigest()
+                seen.update(f"{os.fsencode(name).hex()} {content}\n".encode())
+        except (SubmissionError, OSError) as error:  # a mistake of the learner's, told in grading
+            seen.update(str(error).encode(errors="surrogateescape"))
+    return seen.hexdigest()
+
+
+def readable(name: str) -> str:
+    """A file's name as text that can be stored and printed; names need not be UTF-8."""
+    return os.fsencode(name).decode(errors="backslashreplace")
+
+
+def _entry(folder: Path, who: str, problem: Problem, paths: list[Path]) -> Entry:
+    shown = " and ".join(readable(str(path.relative_to(folder))) for path in paths)
+    return Entry(who, problem, tuple(paths), shown)
+
+
+def _listed(folder: Path) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as items:
+        yield from sorted(items, key=lambda item: item.name)
+
+
+def _problem_of(item: os.DirEntry[str], known: Sequence[Problem]) -> Problem | None:
+    if item.is_dir(follow_symlinks=False):
+        name = item.name
+    elif item.name.endswith(".py") and item.is_file(follow_symlinks=False):
+        name = item.name.removesuffix(".py")
+    else:
+        return None
+    return next((problem for problem in known if name in problem.names), None)
 
 
 def _is_file(path: Path) -> bool:

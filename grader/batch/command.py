@@ -12,8 +12,8 @@ import typer
 from grader.user_mistake import stop
 
 if TYPE_CHECKING:
-    from grader.batch.entries import Entry, Survey
     from grader.batch.journal import Verdict
+    from grader.class_folder import Entry, Survey
 
 _NAMED_AT_MOST = 12
 
@@ -47,7 +47,7 @@ def batch(
     target = Path(os.path.abspath(to or folder.with_name(f"{folder.name}-graded")))
     found = _survey(folder, problem or [])
     if not found.entries:
-        from grader.batch.entries import LAYOUT
+        from grader.class_folder import LAYOUT
 
         stop(f"{submissions} holds no submission that is recognised; lay it out as {LAYOUT}")
     if target == folder or folder in target.parents:
@@ -75,7 +75,7 @@ def batch(
 
 def _survey(folder: Path, wanted: list[str]) -> Survey:
     from grader import package
-    from grader.batch.entries import survey
+    from grader.class_folder import survey
 
     problems = [package.find(name) for name in wanted]
     unique = list({problem.name: problem for problem in problems}.values())
@@ -92,11 +92,11 @@ def _run(
     from rich.console import Console
 
     from grader.batch import grade_sheet, summary, workplace
-    from grader.batch.entries import digest
     from grader.batch.handback import hand_back
     from grader.batch.journal import Journal
     from grader.batch.progress import BatchProgress
     from grader.batch.runner import Ended, Runner, Work
+    from grader.class_folder import digest
     from grader.outcome import EXIT_INTERRUPTED
     from grader.turns import Manners, Turns
 

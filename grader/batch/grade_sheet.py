@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from grader.batch.entries import Entry
 from grader.batch.handback import folder_of
 from grader.batch.journal import Verdict
+from grader.class_folder import Entry
 from grader.safe_csv import table
 
 HEADINGS = (

@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Self
 
-from grader.batch.entries import Entry
+from grader.class_folder import Entry
 from grader.judged import first_unfulfilled, judged
 from grader.outcome import Outcome
 from grader.report.plain_text import shortened

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from grader.batch.entries import Entry
 from grader.batch.journal import MISTAKE, Verdict
+from grader.class_folder import Entry
 from grader.grading_server import GradingServer, GradingServerDied
 from grader.outcome import Outcome
 from grader.package import Problem

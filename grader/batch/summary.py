@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from grader.batch.entries import Entry
 from grader.batch.grade_sheet import MISSING, PENDING
 from grader.batch.journal import MISTAKE, Verdict
+from grader.class_folder import Entry
 from grader.outcome import Outcome
 from grader.report.plain_text import shortened
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grader import package
-from grader.class_folder import ClassFolder, read_class
+from grader.class_folder import LAYOUT, Survey, survey
 from grader.package import EXTRA_PUBLIC_FILES, PUBLIC_FILES, Problem
 from grader.user_mistake import stop
 
@@ -29,7 +29,7 @@ console = Console()
 def similar(
     submissions: Annotated[
         Path,
-        typer.Argument(metavar="SUBMISSIONS", help="Folder of WHO/NN/solution.py or WHO/NN.py."),
+        typer.Argument(metavar="SUBMISSIONS", help=f"Folder of {LAYOUT}."),
     ],
     problem: Annotated[
         list[str] | None,
@@ -59,13 +59,13 @@ def similar(
     if to is not None and not to.absolute().parent.is_dir():
         stop(f"the folder of {to} does not exist")
     known = package.discover()
-    wanted = [package.find(number) for number in problem] if problem else list(known)
+    wanted = [package.find(number) for number in problem or ()]
     remarks: list[str] = []
     handed_in = _read(submissions, wanted, known, remarks)
     earlier = [(place, _read(place, wanted, known, remarks)) for place in against or ()]
     texts = [_text(path) for path in base or ()]
-    if not handed_in.handed_in:
-        stop(f"{submissions} holds no submission; it needs WHO/NN/solution.py or WHO/NN.py")
+    if not any(entry.paths for entry in handed_in.entries):
+        stop(f"{submissions} holds no submission; it needs {LAYOUT}")
     try:  # with copydetect comes matplotlib: seconds
         from grader.similar.compare import DEFAULT_PERCENT, compare
         from grader.similar.page import Found, render
@@ -73,7 +73,7 @@ def similar(
         stop(f"{error.name} is not installed; `pip install 'distlab[class]'` brings it")
     percent = DEFAULT_PERCENT if threshold is None else threshold
     found = []
-    for one in wanted:
+    for one in wanted or known:
         entries = _entries(handed_in, one, "", True, remarks)
         if not entries:
             continue
@@ -98,28 +98,30 @@ def similar(
 
 def _read(
     folder: Path, wanted: Sequence[Problem], known: Sequence[Problem], remarks: list[str]
-) -> ClassFolder:
+) -> Survey:
     try:
-        read = read_class(folder, wanted, known)
+        read = survey(folder, known, wanted)
     except OSError as error:
         stop(f"{folder} cannot be read: {error.strerror}; name the folder of submissions")
-    remarks += [f"not recognised, and not compared: {path}" for path in read.unrecognised]
+    remarks += [f"not recognised, and not compared: {folder / path}" for path in read.strangers]
     return read
 
 
 def _entries(
-    folder: ClassFolder, problem: Problem, prefix: str, of_class: bool, remarks: list[str]
+    folder: Survey, problem: Problem, prefix: str, of_class: bool, remarks: list[str]
 ) -> list[Entry]:
     from grader.similar.compare import Entry
     from grader.similar.source import NotComparable, read_source
 
     entries = []
-    for handed_in in folder.handed_in:
-        if handed_in.problem != problem:
-            continue
-        who = f"{prefix}{handed_in.who}"
+    for who, path in (
+        (f"{prefix}{entry.who}", path)
+        for entry in folder.entries
+        if entry.problem == problem
+        for path in entry.paths
+    ):
         try:
-            source = read_source(handed_in.path)
+            source = read_source(path)
         except NotComparable as error:
             remarks.append(f"{who}, problem {problem.number:02d}: {error}; not compared")
             continue

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.class_folder import read_class
+from grader.class_folder import survey
 from grader.package import Problem, discover, find
 from grader.similar.compare import DEFAULT_PERCENT, Comparison, Entry, compare
 from grader.similar.source import read_source
@@ -208,16 +208,17 @@ def test_earlier_years_and_the_reference_are_compared_with_the_class_alone(
 
 
 def test_every_way_to_hand_in_is_read_and_the_rest_is_named(class_folder: Path) -> None:
-    read = read_class(class_folder, [find("03")], discover())
-    assert [entry.who for entry in read.handed_in] == sorted(
+    read = survey(class_folder, discover(), [find("03")])
+    assert sorted(entry.who for entry in read.entries) == sorted(
         ["=cmd|'x'!A0", "Ada Lovelace", "broken", "latin", 'Эмма "O\'Neil" <b>']
     )
-    assert [path.name for path in read.unrecognised] == ["diary.txt", "link", "stray.zip"]
+    assert read.strangers == ("broken/diary.txt", "link", "stray.zip")
     (class_folder / "solo").mkdir()
     (class_folder / "solo" / "solution.py").write_text("x = 1\n")
-    assert "solo" in [e.who for e in read_class(class_folder, [find("03")], discover()).handed_in]
-    both = read_class(class_folder, [find("03"), find("11")], discover())
-    assert "solution.py" in [path.name for path in both.unrecognised]
+    alone = survey(class_folder, discover(), [find("03")]).entries
+    assert [bool(entry.paths) for entry in alone if entry.who == "solo"] == [True]
+    both = survey(class_folder, discover(), [find("03"), find("11")])
+    assert "solo/solution.py" in both.strangers
 
 
 @pytest.mark.parametrize(
