@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from cluster import enclosure
@@ -9,6 +11,8 @@ from cluster import enclosure
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "soak: needs minutes; run by `make soak`")
+    # A shell starts what runs in the background with SIGINT ignored, and that is inherited.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.collectonly or hasattr(config, "workerinput"):
         return
     try:
