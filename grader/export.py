@@ -17,7 +17,6 @@ import typer
 from typer.core import TyperGroup
 
 from grader import sinks
-from grader.batch.handback import who_of
 from grader.result import GradeResult
 from grader.user_mistake import stop
 
@@ -93,6 +92,7 @@ def read_submission(paths: Sequence[Path]) -> list[GradeResult]:
 
 
 def _read(path: Path) -> Graded:
+    from grader.batch.handback import who_of
     from grader.result_json import BadResult, from_json
 
     try:
