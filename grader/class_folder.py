@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,10 +38,16 @@ class Survey:
     strangers: tuple[str, ...]
 
 
-def survey(folder: Path, known: Sequence[Problem], wanted: Sequence[Problem]) -> Survey:
+def survey(
+    folder: Path,
+    known: Sequence[Problem],
+    wanted: Sequence[Problem],
+    unwanted: Collection[str] = (),
+) -> Survey:
     """Every learner with every wanted problem; without any, those that somebody handed in.
 
-    Raises OSError where the folder cannot be read.
+    unwanted: names of problems that were not asked for. Raises OSError where the folder cannot be
+    read.
     """
     found: dict[str, dict[str, list[Path]]] = {}
     strangers: list[str] = []
@@ -54,11 +60,12 @@ def survey(folder: Path, known: Sequence[Problem], wanted: Sequence[Problem]) ->
             mine[wanted[0].name] = [Path(person.path)]
             continue
         for item in _listed(Path(person.path)):
-            problem = _problem_of(item, known)
-            if problem is None:
-                strangers.append(readable(f"{person.name}/{item.name}"))
-            else:
+            name = _handed_in_as(item)
+            problem = next((problem for problem in known if name in problem.names), None)
+            if problem is not None:
                 mine.setdefault(problem.name, []).append(Path(item.path))
+            elif name not in unwanted:
+                strangers.append(readable(f"{person.name}/{item.name}"))
     handed_in = {name for mine in found.values() for name in mine}
     problems = wanted or [problem for problem in known if problem.name in handed_in]
     entries = (
@@ -97,14 +104,13 @@ def _listed(folder: Path) -> Iterator[os.DirEntry[str]]:
         yield from sorted(items, key=lambda item: item.name)
 
 
-def _problem_of(item: os.DirEntry[str], known: Sequence[Problem]) -> Problem | None:
+def _handed_in_as(item: os.DirEntry[str]) -> str:
+    """What a folder or Python file calls its problem; "" for anything else."""
     if item.is_dir(follow_symlinks=False):
-        name = item.name
-    elif item.name.endswith(".py") and item.is_file(follow_symlinks=False):
-        name = item.name.removesuffix(".py")
-    else:
-        return None
-    return next((problem for problem in known if name in problem.names), None)
+        return item.name
+    if item.name.endswith(".py") and item.is_file(follow_symlinks=False):
+        return item.name.removesuffix(".py")
+    return ""
 
 
 def _is_file(path: Path) -> bool:

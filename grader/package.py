@@ -205,6 +205,12 @@ def find(wanted: str, root: Path | None = None) -> Problem:
     raise PackageError(f"there is no problem {wanted!r}; there are {known} (see `distlab list`)")
 
 
+def all_names(root: Path | None = None) -> frozenset[str]:
+    """What people may call any problem there is. Reads no package."""
+    matches = (_FOLDER.fullmatch(folder.name) for folder in _folders(root))
+    return frozenset(name for match in matches if match for name in _names(*match.groups()))
+
+
 def _names(number: str, slug: str) -> frozenset[str]:
     """number: of two digits, as in the folder's name."""
     return frozenset({slug, f"p{number}_{slug}", number, str(int(number)), f"p{number}"})

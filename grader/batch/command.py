@@ -81,7 +81,7 @@ def _survey(folder: Path, wanted: list[str]) -> Survey:
     unique = list({problem.name: problem for problem in problems}.values())
     known = package.discover() if not wanted else tuple(unique)
     try:
-        return survey(folder, known, unique)
+        return survey(folder, known, unique, package.all_names() if wanted else ())
     except OSError as error:
         stop(f"{folder} cannot be read: {error.strerror}; name the folder of all submissions")
 

@@ -25,14 +25,14 @@ def show(entries: Sequence[Entry], verdicts: Mapping[Entry, Verdict], console: C
     for entry in entries:
         verdict = verdicts.get(entry)
         outcome = verdict.outcome if verdict else PENDING if entry.paths else MISSING
-        counts.setdefault(entry.problem.name, Counter())[outcome] += 1
+        counts.setdefault(f"{entry.problem.number:02d}", Counter())[outcome] += 1
     seen = [outcome for outcome in _ORDER if any(count[outcome] for count in counts.values())]
     grid = Table(box=None, pad_edge=False)
     grid.add_column("problem", no_wrap=True)
     for outcome in seen:
-        grid.add_column(outcome, justify="right")
-    for name, count in counts.items():
-        grid.add_row(name, *(str(count[outcome] or "") for outcome in seen))
+        grid.add_column(outcome, justify="right", no_wrap=True)
+    for number, count in counts.items():
+        grid.add_row(number, *(str(count[outcome] or "") for outcome in seen))
     console.print(grid)
     looked_at = [v for entry in entries if (v := verdicts.get(entry)) and _needs_eyes(v)]
     if looked_at:

@@ -142,7 +142,7 @@ def test_a_name_of_any_length_has_a_folder_of_its_own() -> None:
 
 def test_the_summary_counts_outcomes_and_names_what_needs_eyes(batch: Batch) -> None:
     rights = list(KINDS.values()).count("right")
-    assert re.search(rf"p27_twice +{rights} ", batch.out), batch.out
+    assert re.search(rf"27 +{rights} ", batch.out), batch.out
     assert "refused, p27_twice: refused: The solution uses only what the problem" in batch.out
     assert "hanging" not in batch.out
 
