@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from grader.batch.entries import Entry, digest, survey
+from grader.class_folder import Entry, digest, survey
 from grader.package import all_names, find
 
 
