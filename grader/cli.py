@@ -17,6 +17,7 @@ from cluster.ledger import clean_leftovers
 from grader import hints, package
 from grader.backend_choice import BackendMistake, Place, choose
 from grader.cluster_commands import cluster_app
+from grader.notebook.commands import notebook_app
 from grader.outcome import EXIT_INTERRUPTED, EXIT_UNFIT, EXIT_USER_MISTAKE
 from grader.package import PackageError, Problem
 from grader.run_folder import NoSpace, find_run
@@ -29,6 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cluster_app, name="cluster")
+app.add_typer(notebook_app, name="notebook")
 console = Console()
 errors = Console(stderr=True)
 
@@ -235,6 +237,7 @@ def _judge(
     seed: int | None = None,
 ) -> None:
     from grader import submission
+    from grader.check_list import listed
     from grader.judge import Wish, judge
 
     path = file or _default_file(problem)
@@ -242,7 +245,7 @@ def _judge(
         handed_in = submission.read(path, problem)
     except submission.SubmissionError as error:
         stop(str(error))
-    known = _check_names(problem)
+    known = [check.name for check in listed(problem)]
     for name in only or ():
         if name not in known:
             stop(f"problem {problem.number:02d} has no check {name!r}; it has {', '.join(known)}")
@@ -259,20 +262,6 @@ def _default_file(problem: Problem) -> Path:
         if path.exists():
             return path
     return Path(problem.name) / "solution.py"
-
-
-def _check_names(problem: Problem) -> list[str]:
-    import ast
-
-    names = []
-    for path in filter(None, (problem.visible_checks, problem.hidden_checks)):
-        tree = ast.parse(path.read_text())
-        names += [
-            n.name
-            for n in tree.body
-            if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")
-        ]
-    return names
 
 
 def main() -> None:
