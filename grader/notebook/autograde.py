@@ -13,11 +13,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from nbformat.v4 import new_output
+from nbformat.v4 import new_code_cell, new_output
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import Execute, SaveAutoGrades
 from traitlets import Float
 
+from grader.check_list import listed
 from grader.notebook.layout import PICTURE, RUN, SOLUTION, cell_ids
 from grader.notebook.picture import frame
 from grader.notebook.verdicts import CellVerdict, Verdicts, grade_file
@@ -77,7 +78,7 @@ class SaveVerdicts(SaveAutoGrades):
             grade.needs_manual_grade = verdict.points is None or grade.manual_score is not None
             open_ += verdict.points is None
         comment = gradebook.find_comment(SOLUTION, *where)
-        note = f" {open_} checks have no verdict: grade again, or by hand." if open_ else ""
+        note = f" {_counted(open_)} no verdict: grade again, or by hand." if open_ else ""
         comment.auto_comment = f"{verdicts.summary}{note}"
         gradebook.db.commit()
 
@@ -92,9 +93,14 @@ def _grade_id(cell: Any) -> str:
     return str(cell.metadata.get("nbgrader", {}).get("grade_id", ""))
 
 
+def _counted(checks: int) -> str:
+    return "1 check has" if checks == 1 else f"{checks} checks have"
+
+
 def _show(nb: Any, problem: Problem, verdicts: Verdicts) -> None:
     """Outputs for the feedback, as the cells would have given them."""
-    names = {grade_id: name for name, grade_id in cell_ids(problem).items()}
+    ids = cell_ids(problem)
+    names = {grade_id: name for name, grade_id in ids.items()}
     for cell in nb.cells:
         if cell.cell_type != "code":
             continue
@@ -107,6 +113,11 @@ def _show(nb: Any, problem: Problem, verdicts: Verdicts) -> None:
         elif grade_id == PICTURE and verdicts.result is not None:
             page = frame(verdicts.result)
             cell.outputs = [new_output("display_data", data={"text/html": page})]
+    there = set(map(_grade_id, nb.cells))
+    for check in listed(problem):
+        if ids[check.name] not in there and (verdict := verdicts.cells.get(check.name)):
+            source = f"# The cell of this check was missing: {check.title}"
+            nb.cells.append(new_code_cell(source, outputs=_outputs(verdict, check.points)))
 
 
 def _outputs(verdict: CellVerdict, most: float) -> list[Any]:

@@ -18,7 +18,6 @@ def configure(c: Any) -> None:
     """Call this in the course's nbgrader_config.py; other notebooks are treated as ever."""
     c.GenerateAssignment.preprocessors = _with_ours(GenerateAssignment, "preprocessors")
     c.Autograde.autograde_preprocessors = _with_ours(Autograde, "autograde_preprocessors")
-    c.OverwriteCells.add_missing_cells = True
     c.Execute.timeout = CELL_TIMEOUT_S
     c.ExportApp.plugin_class = "grader.sinks.nbgrader_export.SafeCsvExport"
 

@@ -115,14 +115,12 @@ def cells(problem: Problem) -> tuple[Cell, ...]:
 
 def _check_cell(check: ListedCheck, grade_id: str) -> Cell:
     call = f'run.score("{check.name}")'
-    worth = f"{in_points(check.points)} points"
-    if not check.hidden:
-        return Cell(
-            "code", grade_id, f"{_comment(f'{worth}: {check.title}')}\n{call}", True, check.points
-        )
-    body = f"{_BEGIN_HIDDEN}\n{_comment(check.title)}\n{call}\n{_END_HIDDEN}"
-    first = _comment(f"{worth}: a check that runs when your work is graded")
-    return Cell("code", grade_id, f"{first}\n{body}", True, check.points)
+    worth = "1 point" if check.points == 1 else f"{in_points(check.points)} points"
+    body = f"{_comment(check.title)}\n{call}"
+    if check.hidden:
+        worth += " for a check that runs when your work is graded"
+        body = f"{_BEGIN_HIDDEN}\n{body}\n{_END_HIDDEN}"
+    return Cell("code", grade_id, f"# {worth}\n{body}", points=check.points)
 
 
 def _comment(text: str) -> str:

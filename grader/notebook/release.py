@@ -12,7 +12,7 @@ class ClearToStub(ClearSolutions):
 
     def preprocess_cell(self, cell: Any, resources: Any, cell_index: int) -> tuple[Any, Any]:
         stub = cell.metadata.pop("distlab", {}).get("stub")
-        kept: tuple[Any, Any] = (self.code_stub, self.text_stub)
+        kept: tuple[Any, Any] = (self.code_stub, self.text_stub)  # type: ignore[has-type]
         if stub is not None:
             self.code_stub, self.text_stub = {resources["language"]: stub}, stub
         try:
