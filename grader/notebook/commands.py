@@ -37,7 +37,7 @@ def build(
     try:
         import nbformat  # noqa: F401
     except ImportError:
-        _stop("notebooks need nbgrader; install it with `pip install 'distlab[class]'`")
+        _stop("notebooks need nbgrader; install it with `pip install -e '.[class]'`")
     problems = [package.find(one) for one in wanted] if wanted else package.discover()
     course = to or root_folder() / "notebooks"
     texts = dict(pair for problem in problems for pair in _files(problem, course).items())

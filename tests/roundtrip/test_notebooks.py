@@ -153,7 +153,7 @@ def test_without_nbgrader_the_command_says_what_to_install() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 2
-    assert "pip install 'distlab[class]'" in done.stderr
+    assert "pip install -e '.[class]'" in done.stderr
 
 
 def test_grading_imports_nothing_of_jupyter() -> None:
