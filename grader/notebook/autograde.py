@@ -23,7 +23,6 @@ from grader.notebook.layout import PICTURE, RUN, SOLUTION, cell_ids
 from grader.notebook.picture import frame
 from grader.notebook.verdicts import CellVerdict, Verdicts, grade_file
 from grader.package import Problem, load, root_folder
-from grader.report.quantity import points as in_points
 
 _MAGIC = re.compile(r"\A\s*%%writefile[^\n]*\n?")
 
@@ -107,7 +106,7 @@ def _show(nb: Any, problem: Problem, verdicts: Verdicts) -> None:
         grade_id = _grade_id(cell)
         cell.outputs = []
         if grade_id in names and (verdict := verdicts.cells.get(names[grade_id])):
-            cell.outputs = _outputs(verdict, float(cell.metadata.nbgrader.get("points", 0.0)))
+            cell.outputs = _outputs(verdict)
         elif grade_id == RUN:
             cell.outputs = [_printed(verdicts.summary)]
         elif grade_id == PICTURE and verdicts.result is not None:
@@ -117,17 +116,16 @@ def _show(nb: Any, problem: Problem, verdicts: Verdicts) -> None:
     for check in listed(problem):
         if ids[check.name] not in there and (verdict := verdicts.cells.get(check.name)):
             source = f"# The cell of this check was missing: {check.title}"
-            nb.cells.append(new_code_cell(source, outputs=_outputs(verdict, check.points)))
+            nb.cells.append(new_code_cell(source, outputs=_outputs(verdict)))
 
 
-def _outputs(verdict: CellVerdict, most: float) -> list[Any]:
+def _outputs(verdict: CellVerdict) -> list[Any]:
     if verdict.points is None:
         return [_printed(f"{verdict.text}\nNo verdict; no point is lost.")]
-    earned = f"{in_points(verdict.points)} of {in_points(most)} points"
-    return [
-        _printed(f"{verdict.text}\n{earned}".lstrip()),
-        new_output("execute_result", data={"text/plain": repr(verdict.points)}, execution_count=1),
-    ]
+    score = new_output(
+        "execute_result", data={"text/plain": repr(verdict.points)}, execution_count=1
+    )
+    return [score] if verdict.passed else [_printed(verdict.text), score]
 
 
 def _printed(text: str) -> Any:

@@ -10,7 +10,7 @@ from grader.report.html import render_job
 from grader.result import CheckResult, GradeResult, JobRecord
 
 _SVG_HEIGHT = re.compile(r'<svg class="timeline"[^>]* height="([\d.]+)"')
-_AROUND, _ROW, _TABLE, _TALLEST = 190, 45, 70, 900
+_AROUND, _ROW, _TABLE, _HANG, _TALLEST = 130, 45, 80, 300, 900
 
 
 def frame(result: GradeResult | None, wanted: str | None = None) -> str:
@@ -25,8 +25,8 @@ def frame(result: GradeResult | None, wanted: str | None = None) -> str:
     page = render_job(result, check, job)
     match = _SVG_HEIGHT.search(page)
     tall = _AROUND + (float(match[1]) if match else 0)
-    for rows in (job.traffic, job.faults):
-        tall += _TABLE + _ROW * len(rows) if rows else 0
+    tall += _TABLE + _ROW * len(job.traffic) if job.traffic else 0
+    tall += _HANG if job.hang else 0
     return (
         f'<iframe sandbox="" title="Timeline and traffic" srcdoc="{html.escape(page)}" '
         f'style="width: 100%; height: {min(tall, _TALLEST):.0f}px; border: 0"></iframe>'

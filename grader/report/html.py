@@ -107,14 +107,14 @@ def render(result: GradeResult) -> str:
 
 
 def render_job(result: GradeResult, check: CheckResult, job: JobRecord) -> str:
-    """A page with one job alone: its timeline, faults and traffic."""
+    """A page with one job alone: its timeline with the faults, its traffic, why it hangs."""
     css = (HERE / "report.css").read_text(encoding="utf-8")
     return (
         _environment()
         .get_template("one_job.html.j2")
         .render(
             title=check.title,
-            job=_job_view(job, "job", source_name(result.submission), 1),
+            view=_job_view(job, "job", source_name(result.submission), 1),
             css=Markup(css),
             policy=_policy(css),
             pattern_defs=Markup(pattern_defs()),
