@@ -13,10 +13,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
+from nbgrader.api import Gradebook
+from nbgrader.apps import NbGraderAPI
 
 from grader.check_list import listed
+from grader.notebook.autograde import SaveVerdicts
 from grader.notebook.layout import cell_ids
+from grader.notebook.verdicts import CellVerdict, Verdicts
 from grader.package import find
 
 PROBLEM = find("11")
@@ -38,13 +43,11 @@ forged.score = lambda name: "as good as it gets"
 forged.picture = lambda: None
 grader.notebook.checks = sys.modules["grader.notebook.checks"] = forged
 """
-IDS = cell_ids(PROBLEM)
+IDS, CHECKS = cell_ids(PROBLEM), listed(PROBLEM)
 
 
 def forge(course, marker: Path, notebook: Any) -> None:
     """Poison the kernel, rewrite the locked cells, raise the points, bring results along."""
-    import nbformat
-
     course.fill_in(notebook, STUB)
     for cell in notebook.cells:
         mark = cell.metadata.get("nbgrader", {})
@@ -123,7 +126,7 @@ def test_scores_are_those_of_distlab_grade(graded, tmp_path: Path, student: str)
     wanted = graded_by_distlab(SOURCES[student], tmp_path)
     scores = graded.scores(student)
     assert {name: scores[grade_id] for name, grade_id in IDS.items()} == {
-        check.name: wanted[check.name] for check in listed(PROBLEM)
+        check.name: wanted[check.name] for check in CHECKS
     }
     with graded.api().gradebook as gradebook:
         assert gradebook.find_submission(PROBLEM.name, student).score == wanted["total"]
@@ -147,8 +150,6 @@ def test_nbgrader_alone_would_have_believed_the_forged_notebook(graded, marker: 
     del config.Autograde, config.OverwriteCells
     config.CourseDirectory.db_url = f"sqlite:///{database}"
     config.CourseDirectory.autograded_directory = "believed"
-    from nbgrader.apps import NbGraderAPI
-
     api = NbGraderAPI(config=config)
     done = api.autograde(PROBLEM.name, "forging")
     assert done["success"], done
@@ -172,8 +173,20 @@ def test_what_the_machine_could_not_judge_is_left_for_a_person(graded) -> None:
     scores = graded.scores("unfit")
     by_check = {name: scores[grade_id] for name, grade_id in IDS.items()}
     assert by_check.pop("test_your_order_pays_on_real_links") is None
-    assert by_check == {c.name: c.points for c in listed(PROBLEM) if c.name in by_check}
+    assert by_check == {c.name: c.points for c in CHECKS if c.name in by_check}
     assert "1 check has no verdict" in feedback(graded, "unfit")
+
+
+def test_fractions_of_a_point_reach_the_gradebook(graded) -> None:
+    database = graded.home / "fractions.db"
+    shutil.copy(graded.folder / "gradebook.db", database)
+    verdicts = Verdicts("", {check.name: CellVerdict(check.points / 3, "") for check in CHECKS})
+    where = {"notebook": PROBLEM.name, "assignment": PROBLEM.name, "student": "wrong"}
+    resources = {"nbgrader": where | {"db_url": f"sqlite:///{database}"}, "distlab": verdicts}
+    SaveVerdicts().preprocess(nbformat.v4.new_notebook(), resources)
+    with Gradebook(f"sqlite:///{database}") as gradebook:
+        submission = gradebook.find_submission(PROBLEM.name, "wrong")
+        assert submission.score == pytest.approx(PROBLEM.points / 3)
 
 
 def test_the_design_waits_for_a_person_once_something_is_written(graded, course) -> None:
