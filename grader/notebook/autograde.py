@@ -72,7 +72,7 @@ class SaveVerdicts(SaveAutoGrades):
         for grade in gradebook.find_submission_notebook(*where).grades:
             if grade.cell.cell_type != "code":
                 continue
-            verdict = verdicts.cells.get(names.get(grade.name, ""), CellVerdict(None, ""))
+            verdict = verdicts.cells.get(names.get(grade.name, ""), CellVerdict(None))
             grade.auto_score = verdict.points
             grade.needs_manual_grade = verdict.points is None or grade.manual_score is not None
             open_ += verdict.points is None

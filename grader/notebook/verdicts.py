@@ -25,11 +25,8 @@ class CellVerdict:
     """points: None where the machine, not the submission, is in doubt: a person decides then."""
 
     points: float | None
-    text: str
-
-    @property
-    def passed(self) -> bool:
-        return not self.text
+    text: str = ""
+    passed: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ def of_result(problem: Problem, result: GradeResult) -> Verdicts:
 
 def _cell(check: CheckResult, checks: tuple[CheckResult, ...], source: str) -> CellVerdict:
     if check.outcome is Outcome.PASSED:
-        return CellVerdict(_within(check.points, check.max_points), "")
+        return CellVerdict(_within(check.points, check.max_points), passed=True)
     open_ = not check.outcome.counts_against_learner or _waits_for_doubt(check, checks)
     points = None if open_ else _within(check.points, check.max_points)
     return CellVerdict(points, explained(check, source))

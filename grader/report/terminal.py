@@ -43,7 +43,8 @@ def show(result: GradeResult, console: Console, report_path: Path | None) -> Non
 
 def explained(check: CheckResult, source: str, width: int = 96) -> str:
     """The same words on one check as plain text, for where there is no terminal."""
-    console = Console(file=io.StringIO(), width=width, color_system=None)
+    # In a notebook's kernel rich would print into the cell instead of the file.
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_jupyter=False)
     _Page(console).explain(check, source)
     assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().strip().splitlines())

@@ -103,7 +103,7 @@ def run_of(**cells: CellVerdict) -> Run:
 
 def test_a_cell_gives_points_prints_what_is_missing_and_is_silent_on_stderr(capsys) -> None:
     name = NAMES[0]
-    assert run_of(**{name: CellVerdict(10.0, "")}).score(name) == 10.0
+    assert run_of(**{name: CellVerdict(10.0, passed=True)}).score(name) == 10.0
     assert capsys.readouterr() == ("10 of 10 points\n", "")
     score = run_of(**{name: CellVerdict(2.5, "too slow")}).score(name)
     assert repr(score) == "2.5"
