@@ -64,6 +64,11 @@ def forge(course, marker: Path, notebook: Any) -> None:
     notebook.cells.insert(0, poison)
 
 
+def write_design_and_slip(course, notebook: Any) -> None:
+    course.fill_in(notebook, "def parse_topology(text:\n")
+    course.cell(notebook, "design").source += "\n\nA binary search over the thresholds."
+
+
 def tear_out(course, notebook: Any) -> None:
     """No solution, and half of the checks gone."""
     gone = {"solution", "run", *list(IDS.values())[::2]}
@@ -99,7 +104,7 @@ def graded(course, marker: Path) -> Any:
     for student, source in SOURCES.items():
         course.solve(student, source)
     course.solve("hanging", HANGING)
-    course.solve("unclosed", "def parse_topology(text:\n")
+    course.hand_in("unclosed", lambda notebook: write_design_and_slip(course, notebook))
     course.solve("unfit", SOURCES["right"])
     course.hand_in("forging", lambda notebook: forge(course, marker, notebook))
     course.hand_in("torn", lambda notebook: tear_out(course, notebook))
@@ -193,12 +198,13 @@ def test_fractions_of_a_point_reach_the_gradebook(graded) -> None:
         assert submission.score == pytest.approx(PROBLEM.points / 3)
 
 
-def test_the_design_waits_for_a_person_once_something_is_written(graded, course) -> None:
+def test_the_design_waits_for_a_person_once_something_is_written(graded) -> None:
+    assert graded.scores("unclosed")["design"] is None
     assert graded.scores("right")["design"] == 0.0
     assert "No response." in feedback(graded, "right")
 
 
-def test_feedback_shows_messages_timeline_and_traffic_but_runs_no_script_of_theirs(graded) -> None:
+def test_feedback_shows_messages_and_traffic(graded) -> None:
     page = feedback(graded, "half")
     assert "one triangle" in page
     assert "Traffic of each host" in feedback(graded, "right")
