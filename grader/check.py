@@ -15,15 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grader.check_list import listed
 from grader.grading_server import GradingServer
 from grader.outcome import Outcome
-from grader.package import (
-    EXTRA_PUBLIC_FILES,
-    PUBLIC_FILES,
-    PackageError,
-    Problem,
-    points_of,
-)
+from grader.package import EXTRA_PUBLIC_FILES, PUBLIC_FILES, PackageError, Problem
 
 _BLOCK = re.compile(r"^# /// script\s*\n((?:#.*\n)*?)# ///\s*$", re.M)
 _PRIVATE_FILES = ("solution.py", "notes.md")
@@ -83,7 +78,7 @@ def complaints(problem: Problem) -> Iterator[str]:
             yield f"{problem.name}: {path.name} does not belong in problems/; remove it"
     if len(problem.hints) != _HINTS:
         yield f"{problem.name}: {len(problem.hints)} hints in problem.toml; write {_HINTS}"
-    total = _points(problem)
+    total = sum(check.points for check in listed(problem))
     if total != problem.points and problem.private_folder is not None:
         stated = f"problem.toml says {problem.points:g}"
         yield f"{problem.name}: the checks are worth {total:g} points, {stated}"
@@ -133,12 +128,6 @@ def _signatures(path: Path) -> dict[str, list[str]]:
                     found[f"{node.name}.{part.name}"] = [a.arg for a in part.args.args]
             found[node.name] = []
     return found
-
-
-def _points(problem: Problem) -> float:
-    """Points of all checks; the hidden ones count only where they are."""
-    files = [problem.visible_checks] + ([problem.hidden_checks] if problem.hidden_checks else [])
-    return sum(map(points_of, files))
 
 
 @dataclass(frozen=True)

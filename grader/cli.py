@@ -19,12 +19,15 @@ from grader.backend_choice import BackendMistake, Place, choose
 from grader.batch.command import batch
 from grader.cluster_commands import cluster_app
 from grader.export import export_app
+from grader.notebook.commands import notebook_app
 from grader.outcome import EXIT_INTERRUPTED, EXIT_UNFIT, EXIT_USER_MISTAKE
 from grader.package import PackageError, Problem
 from grader.release.commands import release_app
 from grader.run_folder import NoSpace, find_run
 from grader.similar.commands import similar_app
 from grader.user_mistake import stop
+
+_FOR_INSTRUCTORS = "For instructors"
 
 app = typer.Typer(
     name="distlab",
@@ -34,8 +37,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(cluster_app, name="cluster")
-app.command()(batch)
-app.add_typer(export_app, name="export")
+app.command(rich_help_panel=_FOR_INSTRUCTORS)(batch)
+app.add_typer(export_app, name="export", rich_help_panel=_FOR_INSTRUCTORS)
+app.add_typer(notebook_app, name="notebook", rich_help_panel=_FOR_INSTRUCTORS)
 app.add_typer(release_app)
 app.add_typer(similar_app)
 console = Console()
@@ -171,7 +175,7 @@ def report(
     raise typer.Exit(code)
 
 
-@app.command(rich_help_panel="For instructors")
+@app.command(rich_help_panel=_FOR_INSTRUCTORS)
 def check(
     wanted: ProblemArgument,
     files_only: Annotated[
@@ -204,7 +208,7 @@ def check(
     raise typer.Exit(1 if wrong else 0)
 
 
-@app.command(rich_help_panel="For instructors")
+@app.command(rich_help_panel=_FOR_INSTRUCTORS)
 def new(
     number: Annotated[int, typer.Argument(metavar="NN", help="Its number, 1 to 99.")],
     slug: Annotated[str, typer.Argument(help="Its name: lower-case words joined by _.")],
@@ -243,6 +247,7 @@ def _judge(
     seed: int | None = None,
 ) -> None:
     from grader import submission
+    from grader.check_list import listed
     from grader.judge import Wish, judge
 
     path = file or _default_file(problem)
@@ -250,7 +255,7 @@ def _judge(
         handed_in = submission.read(path, problem)
     except submission.SubmissionError as error:
         stop(str(error))
-    known = _check_names(problem)
+    known = [check.name for check in listed(problem)]
     for name in only or ():
         if name not in known:
             stop(f"problem {problem.number:02d} has no check {name!r}; it has {', '.join(known)}")
@@ -267,20 +272,6 @@ def _default_file(problem: Problem) -> Path:
         if path.exists():
             return path
     return Path(problem.name) / "solution.py"
-
-
-def _check_names(problem: Problem) -> list[str]:
-    import ast
-
-    names = []
-    for path in filter(None, (problem.visible_checks, problem.hidden_checks)):
-        tree = ast.parse(path.read_text())
-        names += [
-            n.name
-            for n in tree.body
-            if isinstance(n, ast.FunctionDef) and n.name.startswith("test_")
-        ]
-    return names
 
 
 def main() -> None:

@@ -121,12 +121,6 @@ class Problem:
         return path if path is not None and path.exists() else None
 
 
-def points_of(checks: Path) -> float:
-    """What the checks of a file are worth together."""
-    found = re.findall(r"^@pytest\.mark\.points\(([\d.]+)\)", checks.read_text(), re.M)
-    return sum(map(float, found))
-
-
 def root_folder() -> Path:
     """The folder that holds problems/ and solutions/."""
     return Path(__file__).resolve().parent.parent

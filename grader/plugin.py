@@ -17,6 +17,7 @@ from cluster.foreign_load import foreign_share, read_load
 from cluster.interface import Backend, ClusterError
 from cluster.launchers.job import RankLauncher
 from grader.bench import Bench, Wanted
+from grader.check_list import title_and_about
 from grader.ended import CheckEnded, Partial
 from grader.measure import Measure
 from grader.outcome import Outcome
@@ -252,5 +253,4 @@ def _points(item: pytest.Item) -> float:
 def _words(item: pytest.Item) -> tuple[str, str]:
     """Title and explanation of a check: the first paragraph of its docstring, and the rest."""
     text = inspect.getdoc(getattr(item, "function", None)) or item.name.replace("_", " ")
-    first, _, rest = text.partition("\n\n")
-    return " ".join(first.split()), " ".join(rest.split())
+    return title_and_about(text)

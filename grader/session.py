@@ -17,9 +17,10 @@ import pytest
 from cluster.interface import Backend, ClusterError
 from cluster.launchers.job import RankLauncher
 from grader import machine
+from grader.check_list import listed
 from grader.launching import launcher_for
 from grader.outcome import Outcome
-from grader.package import Problem, points_of
+from grader.package import Problem
 from grader.plugin import GradingPlugin
 from grader.result import CheckResult, GradeResult, ProblemInfo, total
 from grader.seeds import Seed
@@ -154,8 +155,10 @@ def _broken_harness(order: Order, text: str) -> CheckResult:
 
 def _whole(order: Order, outcome: Outcome, title: str, message: str) -> CheckResult:
     problem = order.problem
-    judged_here = 0.0 if _hidden_checks(order) else points_of(problem.visible_checks)
-    return CheckResult("submission", title, outcome, 0.0, judged_here or problem.points, message)
+    points = problem.points
+    if _hidden_checks(order) is None:
+        points = sum(check.points for check in listed(problem) if not check.hidden) or points
+    return CheckResult("submission", title, outcome, 0.0, points, message)
 
 
 def _hidden_checks(order: Order) -> Path | None:

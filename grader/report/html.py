@@ -112,6 +112,22 @@ def render(result: GradeResult) -> str:
     )
 
 
+def render_job(result: GradeResult, check: CheckResult, job: JobRecord) -> str:
+    """A page with one job alone: its timeline with the faults, its traffic, why it hangs."""
+    css = (HERE / "report.css").read_text(encoding="utf-8")
+    return (
+        _environment()
+        .get_template("one_job.html.j2")
+        .render(
+            title=check.title,
+            view=_job_view(job, "job", source_name(result.submission), 1),
+            css=Markup(css),
+            policy=policy(css),
+            pattern_defs=Markup(pattern_defs()),
+        )
+    )
+
+
 def replay_command(result: GradeResult) -> str:
     """The command that grades the same file with the same inputs again."""
     file = shlex.quote(one_line(result.submission))

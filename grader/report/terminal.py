@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 from rich import box
@@ -38,6 +39,15 @@ def show(result: GradeResult, console: Console, report_path: Path | None) -> Non
     page.kept_figures(result.checks)
     if report_path is not None:
         page.path(report_path)
+
+
+def explained(check: CheckResult, source: str, width: int = 96) -> str:
+    """The same words on one check as plain text, for where there is no terminal."""
+    # In a notebook's kernel rich would print into the cell instead of the file.
+    console = Console(file=io.StringIO(), width=width, color_system=None, force_jupyter=False)
+    _Page(console).explain(check, source)
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().strip().splitlines())
 
 
 class _Page:
