@@ -14,6 +14,7 @@ from grader.result import Figure
 from grader.turns import TimedBesideOthers
 
 RELATIVE_ERROR = 0.03
+_FAR = 1.2
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ class Measure:
         """Call `once` up to `most` times, and no more once the smallest value is `enough`.
 
         For times that physics bounds from below: noise only adds to them, so the smallest is
-        what the submission can do. Raises Inconclusive when that is above `enough` and others
+        what the submission can do. One that is far above `enough`, time after time, ends the
+        calls as well. Raises Inconclusive when that is above `enough` and others
         crowded the machine in all but a few samples.
         """
         self._must_be_alone()
@@ -102,7 +104,8 @@ class Measure:
             sample = Sample(tuple(values))
             if len(values) >= least and sample.best <= enough:
                 return sample
-            if quiet >= least and sample.relative_error <= RELATIVE_ERROR:
+            far = sample.best > _FAR * enough
+            if quiet >= least and far and sample.relative_error <= RELATIVE_ERROR:
                 return sample
         if quiet < least:
             raise Inconclusive(
