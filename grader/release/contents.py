@@ -61,11 +61,16 @@ class Checkout:
     untracked: tuple[str, ...]
 
     def private(self) -> tuple[TrackedFile, ...]:
-        return tuple(file for file in self.files if file.path.startswith(_PRIVATE))
+        return tuple(file for file in self.files if _is_private(file.path))
 
     def released(self, problems: Sequence[str]) -> tuple[TrackedFile, ...]:
         """The public part. problems: names of the problems' folders that go along."""
         return tuple(file for file in self.files if _is_released(file.path, problems))
+
+
+def _is_private(path: str) -> bool:
+    # The settings of a course are written from templates that are public.
+    return path.startswith(_PRIVATE) and not path.endswith("/nbgrader_config.py")
 
 
 def _is_released(path: str, problems: Sequence[str]) -> bool:

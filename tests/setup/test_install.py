@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
+import sysconfig
 from importlib.metadata import distributions
 from pathlib import Path
 from types import ModuleType
@@ -57,5 +57,7 @@ def test_the_lock_pins_exactly_what_runs() -> None:
     def plain(name: str) -> str:
         return re.sub(r"[-_.]+", "-", name).lower()
 
-    here = {plain(d.name): d.version.partition("+")[0] for d in distributions(path=sys.path)}
+    # Not sys.path, on which setuptools puts copies of its own.
+    folders = list({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+    here = {plain(d.name): d.version.partition("+")[0] for d in distributions(path=folders)}
     assert {name: here.get(plain(name)) for name in pins} == pins
