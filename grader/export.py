@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import pkgutil
 import sys
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from typer.core import TyperGroup
 from grader import sinks
 from grader.result import GradeResult
 from grader.user_mistake import stop
+from grader.whole_file import write_whole
 
 Results = Annotated[
     list[Path],
@@ -111,11 +111,7 @@ def deliver(text: str, to: Path | None) -> None:
     if to is None:
         sys.stdout.write(text)
         return
-    partial = to.with_name(f".{to.name}.{os.getpid()}")
     try:
-        partial.write_text(text, encoding="utf-8", newline="")
-        partial.replace(to)
+        write_whole(to, text)
     except OSError as error:
-        with suppress(OSError):
-            partial.unlink()
         stop(f"{to} cannot be written: {error.strerror}; name another file with --to")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import os
 import signal
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -28,6 +26,7 @@ from grader.outcome import EXIT_INTERRUPTED, EXIT_UNFIT, exit_code
 from grader.package import Problem
 from grader.run_folder import RunFolder, new_run
 from grader.submission import Submission
+from grader.whole_file import write_whole
 
 if TYPE_CHECKING:
     from grader.result import CheckResult, GradeResult
@@ -114,11 +113,11 @@ def _write(result: GradeResult, folder: RunFolder, json_path: Path | None, error
 
     try:
         text = to_json(result)
-        _replace(folder.result, text)
+        write_whole(folder.result, text)
         write_html(result, folder.report)
         write_trace(result, folder.trace)
         if json_path is not None:
-            _replace(json_path, text)
+            write_whole(json_path, text)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         reason = "the disk is full" if full else str(error)
@@ -129,16 +128,6 @@ def _write(result: GradeResult, folder: RunFolder, json_path: Path | None, error
         )
         return False
     return True
-
-
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(text)
-        partial.replace(path)
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 class _progress:

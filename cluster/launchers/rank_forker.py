@@ -16,9 +16,8 @@ from typing import NoReturn
 
 from cluster import linux
 from cluster.launchers.rank_program import run_as_main
+from cluster.launchers.stand_in import ADDRESS
 
-# Abstract: it belongs to the host's own network namespace, and no file is left behind.
-ADDRESS = b"\0distlab-ranks"
 _LONGEST_REQUEST = 2**20
 _REQUEST_TIMEOUT_S = 5.0
 

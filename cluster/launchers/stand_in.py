@@ -13,6 +13,7 @@ import os
 import sys
 import time
 
+# Abstract: it belongs to the host's own network namespace, and no file is left behind.
 ADDRESS = b"\0distlab-ranks"
 PATIENCE_S = 20.0
 POLL_S = 0.002

@@ -10,6 +10,7 @@ from grader.batch.handback import folder_of
 from grader.batch.journal import Verdict
 from grader.class_folder import Entry
 from grader.safe_csv import table
+from grader.whole_file import write_whole
 
 HEADINGS = (
     *("who", "problem", "outcome", "score", "max_score", "unjudged_points"),
@@ -24,9 +25,7 @@ def write(
 ) -> None:
     """Write it anew. It begins with a byte order mark, without which Excel takes it for Latin 1."""
     rows = [_row(path, target, entry, verdicts.get(entry)) for entry in entries]
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(table([HEADINGS, *rows]), encoding="utf-8-sig", newline="")
-    partial.replace(path)
+    write_whole(path, table([HEADINGS, *rows]), "utf-8-sig")
 
 
 def _row(path: Path, target: Path, entry: Entry, verdict: Verdict | None) -> tuple[str, ...]:

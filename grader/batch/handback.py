@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import urllib.parse
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from grader.batch.journal import Verdict
 from grader.report.html import write_html
 from grader.result_json import from_json
+from grader.whole_file import write_whole
 
 _AWKWARD = set('/\\:*?"<>|%')
 _AWKWARD_FIRST = tuple(". -~=+@")
@@ -53,23 +53,17 @@ def hand_back(target: Path, verdict: Verdict, result: str) -> None:
     folder = folder_of(target, verdict)
     folder.mkdir(parents=True, exist_ok=True)
     if verdict.has_result:
-        _replace(folder / "result.json", result)
+        write_whole(folder / "result.json", result)
         partial = folder / ".report.partial"
         write_html(from_json(result), partial)
         partial.replace(folder / "report.html")
         outdated = ["message.txt"]
     else:
-        _replace(folder / "message.txt", f"{verdict.outcome}: {verdict.message}\n")
+        write_whole(folder / "message.txt", f"{verdict.outcome}: {verdict.message}\n")
         outdated = ["result.json", "report.html"]
     for name in outdated:
         with suppress(FileNotFoundError):
             (folder / name).unlink()
-
-
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
 
 
 def _plain(character: str) -> str:

@@ -104,10 +104,9 @@ def test_ranks_go_when_their_job_is_ended(cluster, launcher) -> None:
         pids = [pid for host in cluster.hosts for pid in host.processes()]
         return [Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in pids]
 
-    # Each host's first process stays, and its rank forker for the next job.
-    until(lambda: len(left()) == 4)
-    assert sum("sleep" in program for program in left()) == 2
-    assert sum("warm_server.py" in program for program in left()) == 2
+    # A forked rank has its forker's command line. The forkers stay, one a host; mpirun's daemon,
+    # whose mpirun was killed, may stay as well, and goes with its host.
+    until(lambda: sum("warm_server.py" in program for program in left()) == 2)
 
 
 def test_a_job_after_the_crash_of_a_host_has_forkers_again(cluster, launcher) -> None:
