@@ -16,6 +16,7 @@ from typing import IO, Protocol, Self
 from cluster.network.mpi_messages import MessageWatch
 from cluster.network.netem import Netem
 from cluster.network.paths import Path as LinkPath
+from cluster.network.tcp_repeats import NO_REPEATS, TcpRepeats
 from cluster.rank_signals import signal_handlers_of
 
 
@@ -212,7 +213,7 @@ class Traffic:
     """Bytes and packets that left and reached a host, Ethernet headers included.
 
     control_bytes: both directions of the launcher's network, so that nobody goes round the
-    counted one.
+    counted one. repeats: those among the packets that TCP sent again.
     """
 
     sent_bytes: int
@@ -220,6 +221,7 @@ class Traffic:
     received_bytes: int
     received_packets: int
     control_bytes: int
+    repeats: TcpRepeats = NO_REPEATS
 
     def __sub__(self, before: Traffic) -> Traffic:
         return Traffic(
@@ -228,6 +230,7 @@ class Traffic:
             self.received_bytes - before.received_bytes,
             self.received_packets - before.received_packets,
             self.control_bytes - before.control_bytes,
+            self.repeats - before.repeats,
         )
 
 

@@ -19,6 +19,7 @@ from cluster.interface import Cluster, ClusterError, Host, Traffic, Unfit
 from cluster.launchers.job import DEFAULT_OPTIONS, JobOptions, RankLauncher, RunningJob
 from cluster.network.mpi_messages import CollectiveMessage, MessageWatch
 from grader.ended import CheckEnded, RefusedCallSeen
+from grader.first_time import first_time
 from grader.launching import rank_program
 from grader.package import Problem
 from grader.rank_files import Array, RankFiles, decode
@@ -332,7 +333,7 @@ class RankJob:
 def _moved(
     before: tuple[Traffic, ...] | str, after: tuple[Traffic, ...] | str
 ) -> tuple[Traffic, ...] | str:
-    """What was carried between two counts, or why it was not counted."""
+    """What was carried between two counts, TCP's repeats left out, or why it was not counted."""
     if isinstance(before, str) or isinstance(after, str):
         return before if isinstance(before, str) else str(after)
-    return tuple(b - a for a, b in zip(before, after, strict=True))
+    return first_time([b - a for a, b in zip(before, after, strict=True)])

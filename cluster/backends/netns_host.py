@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import IO
 
 from cluster import block_disk, cgroup, sandbox
-from cluster.backends.netns_wiring import Wiring, control_address, data_address
+from cluster.backends.netns_wiring import DATA_MTU, Wiring, control_address, data_address
 from cluster.enter import HostRecord
 from cluster.interface import ClusterError, Host, Traffic, Unfit
 from cluster.mailbox import FolderMailbox
 from cluster.network.counters import LinkMeter
 from cluster.network.errors import EngineError
+from cluster.network.tcp_repeats import RepeatMeter
 
 _DISK_PROBE_S = 0.5
 AGENT = sandbox.RUN / "agent"
@@ -45,7 +46,7 @@ class NetnsHost(Host):
         self.mailbox = FolderMailbox(folders.staging, folders.inbox, folders.outbox)
         self.record = record
         self._process, self._group, self._wiring = process, group, wiring
-        self._meter = LinkMeter(record.name)
+        self._meter, self._repeats = LinkMeter(record.name), RepeatMeter(record.name, DATA_MTU)
 
     def start(
         self,
@@ -164,6 +165,7 @@ class NetnsHost(Host):
             data.rx_bytes,
             data.rx_packets,
             control.tx_bytes + control.rx_bytes,
+            self._repeats.read(),
         )
 
     def close(self) -> None:
@@ -177,6 +179,7 @@ class NetnsHost(Host):
         if self._group is not None:
             self._group.remove()
         self._meter.close()  # an open socket would keep the namespace
+        self._repeats.close()
         self._wiring.disconnect(self.name)
         sandbox.remove_folders(self.folders)
 

@@ -34,6 +34,7 @@ from cluster.interface import (
     Unfit,
 )
 from cluster.inventory import Inventory
+from cluster.network.tcp_repeats import repeats
 
 _SIGNAL_TIMEOUT_S = 5.0
 _MOST_FILE_BYTES = 64 * 2**20
@@ -161,6 +162,7 @@ class SshHost(Host):
             int(data["rx_bytes"]),
             int(data["rx_packets"]),
             control,
+            repeats(str(data["snmp"]), str(data["netstat"]), int(data["mtu"])),
         )
 
 

@@ -79,6 +79,25 @@ def test_bytes(cluster):
         assert 1 << 20 < traffic[0].sent_bytes < 2.2 * (1 << 20), traffic
 """
 )
+_SENT_TWICE = """
+import numpy as np
+import pytest
+
+
+@pytest.mark.fault("rate 100mbit on all")
+def test(cluster):
+    # Acknowledgements that are suddenly 400 ms late make TCP believe that all was lost.
+    late = "from 0.15s to 1s delay 400ms on node2"
+    given = [dict(x=np.ones(1 << 20))] * 2
+    with cluster.job(2, "late") as job:
+        job.run([dict(x=np.ones(1))] * 2, dict(mode=""))
+        run = job.run(given, dict(mode=""), during=cluster.timeline(late))
+    resent = sum(t.repeats.resent for t in run.traffic)
+    assert resent > 50, run.traffic
+    for t in run.traffic:
+        assert 1 <= t.sent_bytes / (8 << 20) <= 1.08, run.traffic
+        assert 1 <= t.received_bytes / (8 << 20) <= 1.08, run.traffic
+"""
 _SURVIVORS = """
 import numpy as np
 import pytest
@@ -220,6 +239,11 @@ def test_jobs_on_one_cluster_do_not_meet(grade_package) -> None:
         if name.startswith("test_a_failing")
     ]
     assert labels == [["fails", "works"]]
+
+
+def test_what_tcp_sends_twice_is_counted_once(grade_package) -> None:
+    checks = grade_package(runtime="mpi", solution=_SUM, checks=_SENT_TWICE, hosts=2)
+    assert checks["test"]["outcome"] == "passed", checks["test"]["message"]
 
 
 def test_ranks_that_a_check_kills(grade_package) -> None:

@@ -160,13 +160,16 @@ class Agent:
                 (folder / name).write_text(word)
 
     def counters(self, interface: str) -> dict[str, Any]:
-        values = {}
-        statistics = Path("/sys/class/net") / interface / "statistics"
-        for name in ("tx_bytes", "tx_packets", "rx_bytes", "rx_packets"):
+        values: dict[str, Any] = {}
+        folder = Path("/sys/class/net") / interface
+        for name in ("tx_bytes", "tx_packets", "rx_bytes", "rx_packets", "mtu"):
             try:
-                values[name] = int((statistics / name).read_text())
+                file = folder / name if name == "mtu" else folder / "statistics" / name
+                values[name] = int(file.read_text())
             except OSError:
                 raise Refusal("unfit", f"there is no network interface {interface!r}") from None
+        for name in ("snmp", "netstat"):
+            values[name] = (Path("/proc/net") / name).read_text()
         return values
 
     def tc(self, arguments: list[str], sudo: bool) -> bytes:
