@@ -15,9 +15,10 @@ import stat
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from cluster import block_disk, linux
 from cluster.enter import INNER_UID
@@ -218,10 +219,35 @@ def bubblewrap_command(
     return [*command, "sleep", "infinity"]
 
 
+@dataclass(frozen=True)
+class StartingHost:
+    """A sandbox that is being set up. info: where it tells its first process's pid, and ends."""
+
+    process: subprocess.Popen[bytes]
+    info: IO[bytes]
+
+    def pid(self) -> int:
+        """Wait until it is up. Raises ClusterError when it does not come up."""
+        with self.info:
+            text = self.info.read()
+        if not text:
+            self.process.wait()
+            assert self.process.stderr is not None
+            reason = self.process.stderr.read().decode(errors="replace").strip()
+            raise ClusterError(f"bubblewrap could not make a host: {reason}")
+        return int(json.loads(text)["child-pid"])
+
+    def abandon(self) -> None:
+        """End it, however far it has come: its processes go with it."""
+        self.process.kill()
+        self.process.wait()
+        self.info.close()
+
+
 def start_host(
-    command: Sequence[str], info_read: int, info_write: int, netns: Path, owner: int | None
-) -> tuple[subprocess.Popen[bytes], int]:
-    """Start the sandbox in network namespace `netns`; return it and its first process's pid."""
+    command: Callable[[int], Sequence[str]], netns: Path, owner: int | None
+) -> StartingHost:
+    """Start the sandbox in network namespace `netns`. command: takes the descriptor for its pid."""
 
     def become_owner() -> None:
         with netns.open() as namespace:
@@ -237,21 +263,20 @@ def start_host(
             os.setresgid(owner, owner, owner)
             os.setresuid(owner, owner, owner)
 
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        pass_fds=[info_write],
-        env=HEAD_ENVIRONMENT,
-        preexec_fn=become_owner,
-    )
-    os.close(info_write)
-    with os.fdopen(info_read, "rb") as stream:
-        text = stream.read()
-    if not text:
-        process.wait()
-        assert process.stderr is not None
-        reason = process.stderr.read().decode(errors="replace").strip()
-        raise ClusterError(f"bubblewrap could not make a host: {reason}")
-    return process, int(json.loads(text)["child-pid"])
+    info_read, info_write = os.pipe()
+    try:
+        process = subprocess.Popen(
+            command(info_write),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            pass_fds=[info_write],
+            env=HEAD_ENVIRONMENT,
+            preexec_fn=become_owner,
+        )
+    except BaseException:
+        os.close(info_read)
+        raise
+    finally:
+        os.close(info_write)
+    return StartingHost(process, os.fdopen(info_read, "rb"))

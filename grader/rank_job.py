@@ -178,8 +178,8 @@ class RankJob:
         awaited = [rank for rank in ranks if rank not in lost]
         began: float | None = None
         try:
+            self._announce({"ranks": len(ranks)}, number)  # the ranks gather meanwhile
             files = self._stage_inputs(number, inputs, dict(params or {}))
-            self._announce({"ranks": len(ranks)}, number)
             ready_s = max(deadline_s, _LEAST_READY_TIMEOUT_S)
             running.watch.ready(number, ranks, ready_s)
             before = self._count()

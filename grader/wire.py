@@ -19,8 +19,12 @@ class Malformed(Exception):
 
 def encode_array(array: npt.NDArray[Any]) -> bytes:
     """`array` in npy format."""
-    stream = io.BytesIO()
-    np.lib.format.write_array(stream, np.asarray(array), allow_pickle=False)
+    array, stream = np.asarray(array), io.BytesIO()
+    if array.flags.c_contiguous and array.ndim and array.size and not array.dtype.hasobject:
+        header = np.lib.format.header_data_from_array_1_0(array)
+        np.lib.format.write_array_header_1_0(stream, header)
+        return b"".join((stream.getbuffer(), array.view(np.uint8).data.cast("B")))
+    np.lib.format.write_array(stream, array, allow_pickle=False)
     return stream.getvalue()
 
 

@@ -7,10 +7,10 @@ network-fault engine. A `NetnsCluster` owns hosts and their links, and is thrown
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,8 +79,7 @@ class NetnsCluster(Cluster):
         addresses["head"] = HEAD_CONTROL_ADDRESS
         sandbox.write_hosts_file(addresses)
         try:
-            for index in range(spec.hosts):
-                self.hosts.append(self._make_host(index))
+            self._make_hosts()
             if spec.network_faults and backend.engine is not None:
                 self.network = EngineNetwork(backend.engine, self.hosts)
         except BaseException:
@@ -106,20 +105,24 @@ class NetnsCluster(Cluster):
             with contextlib.suppress(Exception):
                 self.site.engine.apply({})
         for host in self.hosts:
-            if self.spec.network_faults and self.site.engine is not None:
-                with contextlib.suppress(Exception):
-                    self.site.engine.unplug(host.index)
+            self._unplug(host.index)
+            host.signal_end()  # all at once: the kernel takes a while to take a sandbox down
+        for host in self.hosts:
             host.close()
         self.hosts = []
 
-    def _make_host(self, index: int) -> NetnsHost:
+    def _make_hosts(self) -> None:
+        """Each step for all hosts before the next: their sandboxes are set up side by side."""
         with contextlib.ExitStack() as undo:
-            host = self._make_parts(index, undo)
+            parts = [self._make_parts(index, undo) for index in range(self.spec.hosts)]
+            for part in parts:
+                self.site.wiring.finish(part.name, count_packets=self.spec.network_faults)
+            starting = [self._start_host(part, undo) for part in parts]
+            self.hosts = [self._finish_host(*pair) for pair in zip(parts, starting, strict=True)]
             undo.pop_all()
-            return host
 
-    def _make_parts(self, index: int, undo: contextlib.ExitStack) -> NetnsHost:
-        """Make a host; `undo` takes back what was made before something failed."""
+    def _make_parts(self, index: int, undo: contextlib.ExitStack) -> _HostParts:
+        """Folders, links and control groups; `undo` takes them back if something fails later."""
         name, spec, site = f"node{index + 1}", self.spec, self.site
         owner = sandbox.host_uid(index) if site.real_root else None
         folders = sandbox.HostFolders(sandbox.RUN / "hosts" / name)
@@ -133,32 +136,54 @@ class NetnsCluster(Cluster):
         undo.callback(site.wiring.disconnect, name)
         port = site.wiring.connect(name, index, spec.hosts)
         if spec.network_faults and site.engine is not None:
+            undo.callback(self._unplug, index)
             site.engine.plug(index, port)
         else:
             site.wiring.join_plain_data(port)
-        site.wiring.finish(name, count_packets=spec.network_faults)
         group = None
         if site.cgroups:
             record_cgroup = enclosure.ledger().record_cgroup
             group = cgroup.create(f"{site.tag}-{name}", record_cgroup, disk=spec.block_disk)
             undo.callback(group.remove)
             group.set_limits(spec.limits)
-        environment = host_environment()
-        info_read, info_write = os.pipe()
-        command = sandbox.bubblewrap_command(name, folders, environment, info_write, spec.without)
-        process, pid = sandbox.start_host(
-            command, info_read, info_write, Path(f"/run/netns/{name}"), owner
-        )
+        return _HostParts(index, name, owner, folders, group)
+
+    def _start_host(self, part: _HostParts, undo: contextlib.ExitStack) -> sandbox.StartingHost:
+        def command(info: int) -> list[str]:
+            environment = host_environment()
+            without = self.spec.without
+            return sandbox.bubblewrap_command(part.name, part.folders, environment, info, without)
+
+        starting = sandbox.start_host(command, Path(f"/run/netns/{part.name}"), part.owner)
+        undo.callback(starting.abandon)
+        return starting
+
+    def _finish_host(self, part: _HostParts, starting: sandbox.StartingHost) -> NetnsHost:
         # Whoever enters the host joins its control groups; its first process only sleeps.
-        record = HostRecord(
-            name,
-            pid,
-            tuple(str(f) for f in set(group.folders.values())) if group else (),
-            environment,
-            site.seccomp.hex(),
-        )
+        groups = tuple(str(f) for f in set(part.group.folders.values())) if part.group else ()
+        pid, seccomp = starting.pid(), self.site.seccomp.hex()
+        record = HostRecord(part.name, pid, groups, host_environment(), seccomp)
         record.save()
-        return NetnsHost(index, spec.slots, folders, process, record, group, site.wiring)
+        slots, wiring = self.spec.slots, self.site.wiring
+        return NetnsHost(
+            part.index, slots, part.folders, starting.process, record, part.group, wiring
+        )
+
+    def _unplug(self, index: int) -> None:
+        if self.spec.network_faults and self.site.engine is not None:
+            with contextlib.suppress(Exception):
+                self.site.engine.unplug(index)
+
+
+@dataclass(frozen=True)
+class _HostParts:
+    """What there is of a host before its sandbox runs."""
+
+    index: int
+    name: str
+    owner: int | None
+    folders: sandbox.HostFolders
+    group: cgroup.HostCgroup | None
 
 
 class NetnsBackend(Backend):

@@ -73,9 +73,15 @@ class NetnsHost(Host):
         return self._process.poll() is None
 
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.record.pid, signal.SIGKILL)
+        self._signal_first(signal.SIGKILL)
         self._process.wait()
+
+    def signal_end(self) -> None:
+        """Begin to end the host; `close` waits for it."""
+        if self._group is not None:
+            with contextlib.suppress(ClusterError, OSError):
+                self._group.freeze(False)
+        self._signal_first(signal.SIGKILL)
 
     def pause(self) -> None:
         if self._group is not None:
@@ -169,11 +175,8 @@ class NetnsHost(Host):
         )
 
     def close(self) -> None:
-        """End the host and remove its namespace, scratch space and control groups."""
-        if self._group is not None:
-            with contextlib.suppress(ClusterError, OSError):
-                self._group.freeze(False)
-        self.kill()
+        """After `signal_end`: wait, and remove the host's namespace, scratch space and groups."""
+        self._process.wait()
         assert self._process.stderr is not None
         self._process.stderr.close()
         if self._group is not None:
@@ -182,6 +185,11 @@ class NetnsHost(Host):
         self._repeats.close()
         self._wiring.disconnect(self.name)
         sandbox.remove_folders(self.folders)
+
+    def _signal_first(self, number: int) -> None:
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.record.pid, number)
 
     def _signal_all(self, number: int) -> None:
         for pid in self.processes():
