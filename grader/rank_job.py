@@ -6,8 +6,6 @@ rank, and only then revealed; its time runs from there until all answers have be
 
 from __future__ import annotations
 
-import contextlib
-import json
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,8 +16,9 @@ from typing import Any, Self
 from cluster.interface import Cluster, ClusterError, Host, Traffic, Unfit
 from cluster.launchers.job import DEFAULT_OPTIONS, JobOptions, RankLauncher, RunningJob
 from cluster.network.mpi_messages import CollectiveMessage, MessageWatch
+from grader.case_inbox import CaseInbox
+from grader.case_run import CaseRun, moved
 from grader.ended import CheckEnded, RefusedCallSeen
-from grader.first_time import first_time
 from grader.launching import rank_program
 from grader.package import Problem
 from grader.rank_files import Array, RankFiles, decode
@@ -28,38 +27,11 @@ from grader.result import FaultSpan, HostTraffic, JobRecord, RankTrace
 from grader.spans import Window, spans
 from grader.standings import Stacks
 from grader.submission import Submission
-from grader.turns import TimedBesideOthers
-from grader.wire import encode_array
 
 _LEAST_READY_TIMEOUT_S = 30.0
 _LEAVE_TIMEOUT_S = 2.0
 _LAST_WORDS_S = 0.01
 _SMALLEST_OUTPUT_LIMIT = 65536
-
-
-@dataclass(frozen=True)
-class CaseRun:
-    """One case, answered. outputs[r]: arrays handed in by rank r. counted: see `traffic`, or the
-    sentence that says why nothing was counted. alone: whether no other grading ran meanwhile."""
-
-    outputs: tuple[dict[str, Array], ...]
-    seconds: float
-    counted: tuple[Traffic, ...] | str
-    alone: bool = True
-
-    @property
-    def elapsed_s(self) -> float:
-        """Grader's clock. Raises TimedBesideOthers where others made it longer."""
-        if not self.alone:
-            raise TimedBesideOthers
-        return self.seconds
-
-    @property
-    def traffic(self) -> tuple[Traffic, ...]:
-        """What each host's interface carried during the case. Raises Unfit where nobody counts."""
-        if isinstance(self.counted, str):
-            raise Unfit(self.counted)
-        return self.counted
 
 
 @dataclass(frozen=True)
@@ -91,6 +63,7 @@ class RankJob:
 
     def __init__(self, cluster: Cluster, launcher: RankLauncher, order: JobOrder) -> None:
         self._cluster, self._launcher, self._order = cluster, launcher, order
+        self._inbox = CaseInbox(order.name, cluster.hosts)
         self._windows: list[Window] = []
         self._next_case, self._started, self._ended = 0, time.monotonic(), 0.0
         self._running: _Running | None = None
@@ -116,9 +89,7 @@ class RankJob:
             "entry": order.submission.entry,
             "refuse": list(order.problem.refused.calls),
         }
-        for host in self._cluster.hosts:
-            host.mailbox.stage(f"{order.name}.json", json.dumps(settings).encode())
-            host.mailbox.reveal([f"{order.name}.json"])
+        self._inbox.settings(settings)
         if order.problem.runtime == "mpi" and order.problem.refused.calls:
             self._messages = self._cluster.watch_messages()
         self._started = time.monotonic()
@@ -132,7 +103,7 @@ class RankJob:
         self._running = _Running(job, files, stacks, watch)
         try:
             watch.started()
-            self._reveal(f"{order.name}.import", b"")
+            self._inbox.may_import()
             watch.loaded(order.problem.limits.load)
         except BaseException:
             self._in_trouble = True
@@ -147,7 +118,7 @@ class RankJob:
             # Before the ranks leave: the launcher comments on ranks that leave without a goodbye.
             time.sleep(_LAST_WORDS_S)
             self._printed = job.output()
-            self._announce({"end": True}, self._next_case)
+            self._inbox.announce(self._next_case, {"end": True})
             job.wait_for_ranks(_LEAVE_TIMEOUT_S)
         job.end()
         if self._messages is not None:
@@ -178,8 +149,8 @@ class RankJob:
         awaited = [rank for rank in ranks if rank not in lost]
         began: float | None = None
         try:
-            self._announce({"ranks": len(ranks)}, number)  # the ranks gather meanwhile
-            files = self._stage_inputs(number, inputs, dict(params or {}))
+            self._inbox.announce(number, {"ranks": len(ranks)})  # the ranks gather meanwhile
+            files = self._inbox.stage(number, inputs, dict(params or {}), running.job.placement)
             ready_s = max(deadline_s, _LEAST_READY_TIMEOUT_S)
             running.watch.ready(number, ranks, ready_s)
             before = self._count()
@@ -206,10 +177,8 @@ class RankJob:
             if began is not None:
                 self._windows.append(Window(began, time.monotonic()))
         outputs = tuple(decode(rank, raw.get(rank, {})) for rank in ranks)
-        for host in files:
-            if host.alive():
-                host.mailbox.remove(f"{self._order.name}.case{number}.r")
-        return CaseRun(outputs, ended - began, _moved(before, after), self._order.alone)
+        self._inbox.clear(number, files)
+        return CaseRun(outputs, ended - began, moved(before, after), self._order.alone)
 
     def kill(self, rank: int) -> None:
         """End the process of one rank, as if the kernel had. Name it in `lost` of the case."""
@@ -251,8 +220,8 @@ class RankJob:
             return JobRecord(self.label)
         running, order = self._running, self._order
         ended = self._ended or time.monotonic()
-        moved = _moved(self._traffic_before, self._count())
-        traffic = () if isinstance(moved, str) else moved
+        carried = moved(self._traffic_before, self._count())
+        traffic = () if isinstance(carried, str) else carried
         ranks = []
         for rank, host in enumerate(running.job.placement):
             offset = host.clock_offset() if host.alive() else 0.0
@@ -299,41 +268,3 @@ class RankJob:
                     f"messages of the library's own {message.sources[0]} were seen on the network "
                     "while the case ran; it is what you are asked to write yourself"
                 )
-
-    def _stage_inputs(
-        self, number: int, inputs: Sequence[Mapping[str, Array]], params: Mapping[str, Any]
-    ) -> dict[Host, list[str]]:
-        """Put everything of a case where a rename reveals it; return the files by host."""
-        case = f"{self._order.name}.case{number}"
-        go = json.dumps({"params": params, "inputs": sorted(inputs[0])}).encode()
-        files: dict[Host, list[str]] = {}
-        for rank, arrays in enumerate(inputs):
-            host = self._host(rank)
-            files.setdefault(host, [])
-            for name, array in arrays.items():
-                file = f"{case}.r{rank}.{name}.npy"
-                host.mailbox.stage(file, encode_array(array))
-                files[host].append(file)
-        for host, host_files in files.items():
-            host.mailbox.stage(f"{case}.go", go)
-            host_files.append(f"{case}.go")
-        return files
-
-    def _announce(self, request: Mapping[str, Any], number: int) -> None:
-        self._reveal(f"{self._order.name}.case{number}.json", json.dumps(request).encode())
-
-    def _reveal(self, name: str, content: bytes) -> None:
-        """Put a file into the inbox of every host that is still there."""
-        for host in self._cluster.hosts:
-            with contextlib.suppress(OSError, ClusterError):
-                host.mailbox.stage(name, content)
-                host.mailbox.reveal([name])
-
-
-def _moved(
-    before: tuple[Traffic, ...] | str, after: tuple[Traffic, ...] | str
-) -> tuple[Traffic, ...] | str:
-    """What was carried between two counts, TCP's repeats left out, or why it was not counted."""
-    if isinstance(before, str) or isinstance(after, str):
-        return before if isinstance(before, str) else str(after)
-    return first_time([b - a for a, b in zip(before, after, strict=True)])
