@@ -46,8 +46,10 @@ class GradingPlugin:
         only: frozenset[str],
         on_check: Callable[[str, CheckResult | None], None],
         turns: Turns,
+        brief: bool,
     ) -> None:
-        self._turns, self._alone = turns, True
+        """brief: see Measure."""
+        self._turns, self._alone, self._brief = turns, True, brief
         self._backend, self._launcher = backend, launcher
         self._problem, self._submission = problem, submission
         self._seed, self._only, self._on_check = seed, only, on_check
@@ -166,7 +168,7 @@ class GradingPlugin:
 
     def _run(self, item: pytest.Item, nextitem: pytest.Item | None) -> CheckResult:
         began = time.monotonic()
-        self._bench, self._measure = None, Measure(self._alone)
+        self._bench, self._measure = None, Measure(self._alone, self._brief)
         self._ended: BaseException | None = None
         unmet = [n for n in _needs(item) if n in self._results and not self._met(n)]
         if unmet:

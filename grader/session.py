@@ -40,7 +40,8 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class Order:
-    """What to grade and how. only: names of checks, empty for all. hidden: run the private ones."""
+    """What to grade and how. only: names of checks, empty for all. hidden: run the private ones;
+    without them it is a learner's own trial, in which times are measured no more than needed."""
 
     problem: Problem
     submission: Submission
@@ -184,6 +185,7 @@ def _run_checks(
         order.only,
         on_check,
         stand.turns,
+        brief=not order.hidden,
     )
     arguments = [*map(str, files), "--import-mode=importlib", "-p", "no:cacheprovider"]
     arguments += ["-p", "no:terminal", "-c", os.devnull, f"--rootdir={problem.folder}"]
