@@ -15,6 +15,7 @@ MPI carries the addresses of the stores, once, and nothing after that.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import time
@@ -30,7 +31,7 @@ from mpi4py import MPI
 
 # Who dies between its first and last word to a new group keeps the others waiting: for its address
 # as long as this, for a connection to somebody who has given up already five times as long (gloo).
-FORM = timedelta(seconds=0.6)
+FORM = timedelta(seconds=0.5)
 # A member may compute as long as it likes: that somebody is dead is told by sockets, not by time.
 WORK = timedelta(days=1)
 CONNECT_S = 1.0
@@ -44,11 +45,7 @@ def train(
     gradient: Callable[[np.ndarray, np.ndarray], np.ndarray],
 ) -> dict[int, tuple[int, ...]]:
     """Train until all epochs are through, whoever dies or joins. See stub.py."""
-    rank = _Rank(comm, work, state, gradient)
-    try:
-        return rank.train()
-    finally:
-        rank.close_group()
+    return _Rank(comm, work, state, gradient).train()
 
 
 def _exchange(comm: MPI.Intracomm, own: object) -> dict[int, Any]:
@@ -97,6 +94,7 @@ class _Rank:
         self.addresses = _exchange(comm, (host, self.store.port))
         self.dead = set(range(self.size)) - {self.rank, *self.addresses}
         self.stores = {self.rank: self.store}
+        self.group: dist.ProcessGroupGloo | None = None
         self.members = self._planned(0)
         self.meetings = [0] * self.size  # with each rank, as the one who leads or is led
         self.letters = 0
@@ -108,32 +106,35 @@ class _Rank:
         while self.rank in self.members or self._wait_to_join():
             over = self.state.epoch == self.work.epochs
             due = self.members if over else self._planned(self.state.step)
-            if not dist.is_initialized() or self.members != due:
+            if self.group is None or self.members != due:
                 self._meet()
             elif not over:
                 self._step()
             else:
                 self._release_spares()
-                if self._done(dist.barrier):  # nobody who is behind needs this rank any more
+                # After that nobody is behind, and nobody needs this rank any more.
+                if self._done(self.group.barrier):
                     break
+        self._close_group()
         return self.commits
 
     def _planned(self, step: int) -> list[int]:
         ranks = [ranks for first, ranks in self.work.plan if first <= step][-1]
         return sorted(set(ranks) - self.dead)
 
-    def _done(self, operation: Callable[..., Any], *args: Any) -> bool:
+    def _done(self, operation: Callable[..., dist.Work], *args: Any) -> bool:
         """Run a collective. False if a member died, or left the group for that reason."""
         try:
-            operation(*args)
-        except RuntimeError:  # gloo has no class of its own; those of stores are subclasses
-            self.close_group()
+            operation(*args).wait()
+        except RuntimeError:  # gloo has no class of its own
+            self._close_group()
             return False
         return True
 
-    def close_group(self) -> None:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+    def _close_group(self) -> None:
+        if self.group is not None:
+            self.group.shutdown()
+            self.group = None
 
     # A step
 
@@ -145,7 +146,8 @@ class _Rank:
         if len(own):
             total += self.gradient(self.state.params, own)
         self.tried = tuple(self.members)
-        if self._done(dist.all_reduce, torch.from_numpy(total)):
+        assert self.group is not None
+        if self._done(self.group.allreduce, [torch.from_numpy(total)]):
             self._commit(total, len(numbers))
 
     def _commit(self, total: np.ndarray, batch: int) -> None:
@@ -168,12 +170,11 @@ class _Rank:
 
     def _meet(self) -> None:
         """Form the next group with the members that live; the lowest of them says who is in it."""
-        self.close_group()
+        self._close_group()
         leader = next(rank for rank in self.members if self._lives(rank))
-        try:
+        # Somebody may die meanwhile, the leader perhaps: then those who are left meet again.
+        with contextlib.suppress(RuntimeError):
             self._enter(self._lead() if leader == self.rank else self._follow(leader))
-        except RuntimeError:
-            return  # the leader has died; whoever notices meets at the next one
 
     def _lives(self, rank: int) -> bool:
         """Whether a rank's store accepts connections: the system closes it with the process."""
@@ -247,15 +248,17 @@ class _Rank:
         if self.rank not in self.members:
             return
         store = dist.PrefixStore(word["name"], self._store_of(word["leader"]))
-        if self._done(self._form, store) and word["send"]:
-            letter = torch.from_numpy(self._letter())
-            if self._done(dist.broadcast, letter, self.members.index(word["source"])):
-                self._take_over(letter.numpy())
-
-    def _form(self, store: dist.Store) -> None:
         place, size = self.members.index(self.rank), len(self.members)
-        dist.init_process_group("gloo", store=store, rank=place, world_size=size, timeout=FORM)
-        dist.distributed_c10d._set_pg_timeout(WORK)
+        # Not init_process_group: it counts the groups of a process, those that failed as well, and
+        # ranks that have counted differently never meet.
+        self.group = dist.ProcessGroupGloo(store, place, size, FORM)
+        self.group._set_default_timeout(WORK)
+        if word["send"]:
+            letter = torch.from_numpy(self._letter())
+            source = dist.BroadcastOptions()
+            source.rootRank = self.members.index(word["source"])
+            if self._done(self.group.broadcast, [letter], source):
+                self._take_over(letter.numpy())
 
     def _letter(self) -> np.ndarray:
         state = self.state
@@ -279,12 +282,14 @@ class _Rank:
 
     def _wait_to_join(self) -> bool:
         """Wait at the own store, which costs no network. False when training is over."""
-        self.close_group()
+        self._close_group()
         self.letters += 1
         word = json.loads(self.store.get(f"letter {self.letters}"))
         if word is None:
             return False
-        self._enter(word)
+        # Where the group is not formed, those who were to be in it meet.
+        with contextlib.suppress(RuntimeError):
+            self._enter(word)
         return True
 
     def _write_to(self, spare: int, word: dict[str, Any] | None) -> None:
