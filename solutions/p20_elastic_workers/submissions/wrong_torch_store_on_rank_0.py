@@ -25,8 +25,10 @@ from mpi4py import MPI
 # Who dies between its first and last word to a new group keeps the others waiting: for its address
 # as long as this, for a connection to somebody who has given up already five times as long (gloo).
 FORM = timedelta(seconds=0.5)
-# A member may compute as long as it likes: that somebody is dead is told by sockets, not by time.
-WORK = timedelta(days=1)
+# Deaths are told by sockets, not by time. This limit of a collective is for the rest: without it one
+# of some 300 trials hung. Should it be too short for a slow gradient, it is doubled each time.
+PATIENCE_S = 2.0
+EVER = timedelta(days=1)
 CONNECT_S = 1.0
 POLL_S = 0.005
 
@@ -83,7 +85,7 @@ class _Rank:
         self.work, self.state, self.gradient = work, state, gradient
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         host = socket.gethostbyname(socket.gethostname())  # gloo listens there as well
-        self.store = dist.TCPStore(host, 0, is_master=True, timeout=WORK, wait_for_workers=False)
+        self.store = dist.TCPStore(host, 0, is_master=True, timeout=EVER, wait_for_workers=False)
         self.addresses = _exchange(comm, (host, self.store.port))
         self.dead = set(range(self.size)) - {self.rank, *self.addresses}
         self.stores = {self.rank: self.store}
@@ -92,6 +94,7 @@ class _Rank:
         self.members = self._planned(0)
         self.meetings = [0] * self.size  # with each rank, as the one who leads or is led
         self.letters = 0
+        self.patience_s = PATIENCE_S / 2  # doubled when the first group is formed
         self.tried: tuple[int, ...] | None = None  # members of a step whose outcome is not known
         self.commits: dict[int, tuple[int, ...]] = {}
         self.order = work.order(0)
@@ -184,7 +187,7 @@ class _Rank:
         if rank not in self.stores:
             wait = timedelta(seconds=CONNECT_S)
             self.stores[rank] = dist.TCPStore(*self.addresses[rank], is_master=False, timeout=wait)
-            self.stores[rank].set_timeout(WORK)
+            self.stores[rank].set_timeout(EVER)
         return self.stores[rank]
 
     def _standing(self) -> list[int]:
@@ -229,16 +232,19 @@ class _Rank:
         ahead = {rank for rank in here if here[rank] == furthest}
         source = min(ahead & due or ahead)
         members = due | {source} | (set(here) - ahead)
+        in_vain = sorted(members) == self.members  # nobody has died
         return {
             "name": f"group {self.rank} {self.meetings[self.rank]}",
             "members": sorted(members),
             "dead": sorted(self.dead),
             "source": source,
             "send": not members <= ahead,
+            "patience_s": self.patience_s * (2 if in_vain else 1),
         }
 
     def _enter(self, word: dict[str, Any]) -> None:
         self.members, self.dead = word["members"], set(word["dead"])
+        self.patience_s = word["patience_s"]
         if self.rank not in self.members:
             return
         store = dist.PrefixStore(word["name"], self.meeting_place)
@@ -246,7 +252,7 @@ class _Rank:
         # Not init_process_group: it counts the groups of a process, those that failed as well, and
         # ranks that have counted differently never meet.
         self.group = dist.ProcessGroupGloo(store, place, size, FORM)
-        self.group._set_default_timeout(WORK)
+        self.group._set_default_timeout(timedelta(seconds=self.patience_s))
         if word["send"]:
             letter = torch.from_numpy(self._letter())
             source = dist.BroadcastOptions()
