@@ -26,7 +26,7 @@ from mpi4py import MPI
 # as long as this, for a connection to somebody who has given up already five times as long (gloo).
 FORM = timedelta(seconds=0.5)
 # Deaths are told by sockets, not by time. This limit of a collective is for the rest: without it
-# one of some 300 trials hung. Should it be too short for a slow gradient, it is doubled each time.
+# one of some 330 trials hung. Should it be too short for a slow gradient, it is doubled each time.
 PATIENCE_S = 2.0
 EVER = timedelta(days=1)
 CONNECT_S = 1.0
