@@ -18,6 +18,7 @@ def train(
     """Train until all epochs are through, whoever dies or joins. Called on every rank of `comm`.
 
     comm: members and spares, with ULFM: an operation that needs a dead rank raises MPI.Exception.
+        Steps may go over groups of your own instead, such as those of torch (the card, API).
     work: what to train and who takes part when (model.py). At step 0 the members are
         `work.plan[0][1]`. At a later (step, ranks) of the plan they become those ranks, before that
         step and after step - 1 was committed. A rank that has died is left out, for good.
