@@ -2,6 +2,7 @@
 An optimizer stays from one case to the next, so that each part can be counted by itself."""
 
 import json
+import time
 
 import model
 import numpy as np
@@ -76,12 +77,13 @@ def quadratic(solution, group, case):
 
 
 def train(solution, group, case):
-    """Train the click model on this rank's batches, a step for each."""
+    """Train the click model on this rank's batches, a step for each of sleep_s at least."""
     weights = np.zeros(case.params["features"] + 1, np.float32)
     make = fp16_steps if case.params["way"] == "fp16" else one_bit_steps
     step = make(solution, group, weights, case.params)
     for features, clicked in zip(case.inputs["features"], case.inputs["clicked"], strict=True):
         _, gradient = model.loss_and_gradient(weights, features, clicked)
+        time.sleep(case.params["sleep_s"])
         step(gradient)
     case.save("weights", weights)
 

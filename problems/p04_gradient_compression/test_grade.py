@@ -494,6 +494,7 @@ def test_clicks_are_predicted_as_without_compression(cluster, rng, measure):
         "features": movielens().features,
         "warmup_steps": 50,
         "rate": model.RATE,
+        "sleep_s": 0.002,  # 0.24 s in all: nobody is done when the network is cut
     }
     with cluster.job(RANKS, "MovieLens") as job:
         for way, room in (("fp16", 0.2), ("1 bit", 0.5)):
@@ -502,7 +503,6 @@ def test_clicks_are_predicted_as_without_compression(cluster, rng, measure):
                 run = job.run(inputs, {**params, "way": way}, timeout_s=LONG_S)
             else:
                 run = job.run(inputs, {**params, "way": way}, timeout_s=LONG_S, during=cut)
-                cut.must_have_fired()
             weights = [output(outputs, "weights", rank) for rank, outputs in enumerate(run.outputs)]
             expect_ranks_agree(weights, name="weights", where=f"after training with {way}")
             measure.at_least(
@@ -513,6 +513,7 @@ def test_clicks_are_predicted_as_without_compression(cluster, rng, measure):
                 else_="Usual cause: errors of compression are lost, or small gradients are rounded "
                 "to zero.\nNext step: print the mean |error| against the mean |momentum|.",
             )
+        cut.must_have_fired()  # after the weights: who gives up ends before the partition does
 
 
 # The report

@@ -2,6 +2,7 @@
 came of it. A wrapper stays from one case to the next, so that each can be counted by itself."""
 
 import contextlib
+import time
 
 import model
 import numpy as np
@@ -59,6 +60,7 @@ def train(group, case):
                 syncs = (number % accumulate == 0 or number == len(batches)) and not always_off
                 with contextlib.nullcontext() if syncs else wrapper.no_sync():
                     wrapper(*batch).backward()
+                time.sleep(case.params.get("sleep_s", 0))
                 if syncs:
                     gradients.append(flat_gradients())
                     optimizer.step()

@@ -2,6 +2,7 @@
 and hands in what each step left behind."""
 
 import math
+import time
 
 import model as models
 import numpy as np
@@ -57,6 +58,7 @@ def train(solution, group, case):
     made, scales, kept = [], [], []
     steps, count = given[0].shape[:2]
     for step in range(steps):
+        time.sleep(params.get("sleep_s", 0))
         micro_batches = [tuple(tensor[step, i] for tensor in data) for i in range(count)]
         was_made = solution.train_step(
             model,

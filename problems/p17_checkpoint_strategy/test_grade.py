@@ -425,6 +425,8 @@ def test_a_full_disk_is_reported_and_harms_nothing(cluster, rng, measure):
         full = cluster.timeline("at 0s fill disk of node1")
         steps = script(("save_on_full_disk", 2), ("restore",))
         run = job.run(bases, steps, during=full, timeout_s=12)
+        # Before the results: on a disk with room a right save raises nothing. A save that skips the
+        # work ends no sooner, as the driver waits for the full disk.
         full.must_have_fired()
         kind, text = (str(word) for word in output(run.outputs[0], "raised", 0))
         if kind not in ("OSError", "CheckpointError"):

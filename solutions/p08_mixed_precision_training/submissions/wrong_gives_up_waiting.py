@@ -4,7 +4,7 @@
 # check = "test_a_partition_and_a_pause_change_nothing"
 # says = "went on without what was late"
 # ///
-"""A sum that takes longer than 0.3 s is replaced by the rank's own gradient."""
+"""A sum or vote that takes longer than 0.1 s is replaced by the rank's own."""
 
 from datetime import timedelta
 
@@ -65,12 +65,18 @@ def train_step(
     late = wire.clone()
     work = dist.all_reduce(late, group=group, async_op=True)
     try:
-        work.wait(timedelta(seconds=0.3))
+        work.wait(timedelta(seconds=0.1))
         wire = late
     except RuntimeError:
         wire = mean.to(wire_dtype)
     overflow = (~wire.isfinite().all()).float()
-    dist.all_reduce(overflow, dist.ReduceOp.MAX, group=group)
+    votes = overflow.clone()
+    work = dist.all_reduce(votes, dist.ReduceOp.MAX, group=group, async_op=True)
+    try:
+        work.wait(timedelta(seconds=0.1))
+        overflow = votes
+    except RuntimeError:
+        pass
     if overflow.item():
         optimizer.zero_grad()
         scaler.update(True)
