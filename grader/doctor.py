@@ -29,7 +29,6 @@ _LEAST_DISK_GIB = 1.0
 _TOOL_TIMEOUT_S = 20
 _HOST_UID = 800_000
 _ROOT = Path(__file__).resolve().parent.parent
-_SANDBOX_MEND = "sudo sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=15000"
 _AS_A_HOST = f"""
 import contextlib, os, sys
 with contextlib.suppress(OSError):
@@ -133,11 +132,13 @@ def _bubblewrap() -> Finding:
     command = [*inside, sys.executable, "-I", "-c", _AS_A_HOST, *sandbox, "true"]
     try:
         done = _run(command, cwd=_ROOT)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("bubblewrap", False, f"{version} does not run: {error}", _SANDBOX_MEND)
-    if done.returncode:
+        failed = done.returncode != 0
         words = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        return Finding("bubblewrap", False, f"{version} makes no sandbox: {words}", _SANDBOX_MEND)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        failed, words = True, str(error)
+    if failed:
+        mend = _reason_and_mend(enclosure.user_namespace_obstacle())[1]
+        return Finding("bubblewrap", False, f"{version} makes no sandbox: {words}", mend)
     return Finding("bubblewrap", True, f"{version}, makes sandboxes")
 
 

@@ -32,6 +32,22 @@ def test_an_ordinary_user_is_told_the_one_command(
     assert line.endswith("bubblewrap user-mode-linux")
 
 
+def test_a_closed_device_is_opened_by_the_same_command(
+    install: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(install.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(install, "kernel_has_netem", lambda: False)
+    monkeypatch.setattr(install.os, "access", lambda *_: False)
+    monkeypatch.setattr(install, "TUN", tmp_path)
+    with pytest.raises(SystemExit):
+        install.install_system_packages(["user-mode-linux"], without=None)
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.endswith(f"user-mode-linux && sudo chmod 666 {tmp_path}")
+
+
 def test_what_only_some_tests_need_stops_nobody(
     install: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
