@@ -176,6 +176,10 @@ def _network_faults() -> Finding:
 def _control_groups() -> Finding:
     what = "control groups"
     if cgroup.usable():
+        if shutil.which("mkfs.ext4") is None:
+            return Finding(
+                what, False, "no mkfs.ext4: no slow disks", _apt("e2fsprogs"), needed=False
+            )
         return Finding(what, True, f"version {cgroup.version()}: CPU quotas and memory limits")
     found = (
         "not for this user: no CPU quotas, no memory limits; checks that need them come out unfit"

@@ -61,6 +61,9 @@ def test_a_missing_program_is_noticed(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(install, "kernel_has_netem", lambda: False)
+    monkeypatch.setattr(install.os, "geteuid", lambda: 0)
+    assert install.needed_for_grading() == ["bubblewrap", "user-mode-linux", "e2fsprogs"]
+    monkeypatch.setattr(install.os, "geteuid", lambda: 1000)
     assert install.needed_for_grading() == ["bubblewrap", "user-mode-linux"]
     monkeypatch.setattr(install, "kernel_has_netem", lambda: True)
     assert install.needed_for_grading() == ["bubblewrap"]
