@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sysconfig
 from importlib.metadata import distributions
@@ -40,7 +41,10 @@ def test_a_closed_device_is_opened_by_the_same_command(
 ) -> None:
     monkeypatch.setattr(install.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(install, "kernel_has_netem", lambda: False)
-    monkeypatch.setattr(install.os, "access", lambda *_: False)
+    may = os.access
+    monkeypatch.setattr(
+        install.os, "access", lambda path, mode: path != tmp_path and may(path, mode)
+    )
     monkeypatch.setattr(install, "TUN", tmp_path)
     with pytest.raises(SystemExit):
         install.install_system_packages(["user-mode-linux"], without=None)
