@@ -94,8 +94,10 @@ def test_root_is_told_that_apparmor_stops_the_sandboxes(
     refusing = tmp_path / "bwrap"
     words = "bwrap: setting up uid map: Permission denied"
     refusing.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit\necho {words} >&2; exit 1\n')
-    tmp_path.chmod(0o755)
     refusing.chmod(0o755)
+    # As who we are: another user may not look into the test's folder.
+    as_ourselves = "import os, sys\nos.execvp(sys.argv[1], sys.argv[1:])"
+    monkeypatch.setattr(doctor, "_AS_A_HOST", as_ourselves)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     code, lines = examined()
     assert code == 3
