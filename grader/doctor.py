@@ -240,7 +240,9 @@ def _reason_and_mend(sentence: str) -> tuple[str, str]:
     command = re.search(r"`([^`]+)`", sentence)
     if command is None:
         return sentence, ""
-    return re.split(r"[;:,] ", sentence, maxsplit=1)[0], command[1]
+    reason, step = re.split(r"[;:,] ", sentence, maxsplit=1)
+    # An option alone is no step.
+    return reason, step.replace("`", "") if command[1].startswith("-") else command[1]
 
 
 def _run(

@@ -69,7 +69,7 @@ def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
             "user namespaces are switched off",
             "sudo sysctl -w user.max_user_namespaces=15000",
         ),
-        ("user/max_user_namespaces", "9", "this container may not", "--privileged"),
+        ("user/max_user_namespaces", "9", "this container may not", "start it with --privileged"),
     ],
 )
 def test_whoever_may_not_make_namespaces_is_told_the_one_command(
