@@ -31,6 +31,7 @@ from cluster.network.netlink import converse, open_route_socket  # noqa: E402
 VENV = ROOT / ".venv"
 STAMP = VENV / ".distlab-stamp"
 APT = ("apt-get", "-qq", "-o", "Dpkg::Use-Pty=0", "-o", "DPkg::Lock::Timeout=120")
+TUN = Path("/dev/net/tun")
 UNFIT = 3
 
 
@@ -68,7 +69,15 @@ def needed_for_grading() -> list[str]:
     packages = [] if shutil.which("bwrap") else ["bubblewrap"]
     if not shutil.which("linux.uml") and not kernel_has_netem():
         packages.append(_netem_package())
+    # Only root slows disks down.
+    if os.geteuid() == 0 and not shutil.which("mkfs.ext4"):
+        packages.append("e2fsprogs")
     return packages
+
+
+def tun_is_closed() -> bool:
+    """Whether network faults need a device here that this user may not open."""
+    return TUN.exists() and not os.access(TUN, os.R_OK | os.W_OK) and not kernel_has_netem()
 
 
 def _netem_package() -> str:
@@ -115,6 +124,8 @@ def install_system_packages(packages: Sequence[str], without: str | None) -> Non
             return
         stop(f"{words}\nThese system packages could not be installed: {names}")
     mend = f"sudo apt-get install -y --no-install-recommends {names}"
+    if "user-mode-linux" in packages and tun_is_closed():
+        mend += f" && sudo chmod 666 {TUN}"
     if not shutil.which("apt-get"):
         mend = f"your package manager, for what Debian calls {names}"
     if without is None:
@@ -171,6 +182,8 @@ def main(purpose: str) -> int:
             if reason := enclosure.obstacle():
                 stop(f"Emulated hosts cannot be made: {reason}")
             install_system_packages(needed_for_grading(), without=None)
+            if tun_is_closed():
+                stop(f"Network faults need {TUN}. This opens it:\n    sudo chmod 666 {TUN}")
         if purpose == "test":
             tests = "the test of the distribution's MPI and those over ssh"
             install_system_packages(needed_for_all_tests(), without=tests)

@@ -41,6 +41,12 @@ others() {
         "$python" -B bootstrap/install.py missing 2>/dev/null && return
     done
     command -v bwrap >/dev/null 2>&1 || echo bubblewrap
+    modules=/lib/modules/$(uname -r)
+    if ! command -v linux.uml >/dev/null 2>&1 &&
+        ! grep -qs sch_netem /proc/modules "$modules/modules.dep" "$modules/modules.builtin" &&
+        apt-cache show user-mode-linux >/dev/null 2>&1; then
+        echo user-mode-linux
+    fi
 }
 
 if ! find_python; then
@@ -54,7 +60,8 @@ if ! find_python; then
     fi
     if [ "$(id -u)" != 0 ]; then
         echo "Python 3.11 to 3.14 with venv is missing. This command mends it:" >&2
-        echo "    sudo apt-get install -y --no-install-recommends $(package) $(others)" >&2
+        echo "    sudo apt-get install -y --no-install-recommends $(package)" \
+            $(others) >&2
         exit 3
     fi
     echo "Installing Python's venv"

@@ -28,7 +28,10 @@ def mount(image: Path, folder: Path, size_mb: int) -> None:
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         except FileNotFoundError:
-            raise Unfit(f"a host's disk cannot be made a device: {command[0]} is missing") from None
+            raise Unfit(
+                f"a host's disk cannot be made a device: {command[0]} is missing; bring it with "
+                "`apt-get install -y e2fsprogs mount`"
+            ) from None
         if done.returncode:
             raise Unfit(f"a host's disk cannot be made a device: {done.stderr.strip()}")
 

@@ -25,6 +25,8 @@ from cluster.ledger import Ledger, clean_leftovers
 INSIDE = "DISTLAB_ENCLOSURE"
 _LEDGER = "DISTLAB_LEDGER"
 _PARENT_GONE = 137
+_SYSCTL = Path("/proc/sys")
+_CONTAINER = "this container may not make namespaces; start it with `--privileged`"
 
 
 class EnclosureError(Exception):
@@ -55,21 +57,38 @@ def obstacle() -> str | None:
         os._exit(0)
     if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0:
         return None
-    if os.geteuid() == 0:
-        return (
-            "this container may not make namespaces; start it with "
-            "`--cap-add SYS_ADMIN --cap-add NET_ADMIN`"
-        )
-    restricted = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
-    if restricted.exists() and restricted.read_text().strip() == "1":
+    return _CONTAINER if os.geteuid() == 0 else user_namespace_obstacle()
+
+
+def user_namespace_obstacle() -> str:
+    """Why a process without rights gets no user namespace, with the command that mends it.
+
+    That is an ordinary user's, and each host's bubblewrap even where root starts it.
+    """
+    if _setting("kernel/apparmor_restrict_unprivileged_userns") == "1":
         return (
             "AppArmor forbids user namespaces to ordinary users; allow them with "
             "`sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`"
         )
-    return (
-        "user namespaces are switched off for ordinary users; allow them with "
-        "`sudo sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=15000`"
-    )
+    wanted = []
+    if _setting("kernel/unprivileged_userns_clone") == "0":
+        wanted.append("kernel.unprivileged_userns_clone=1")
+    if _setting("user/max_user_namespaces") == "0":
+        wanted.append("user.max_user_namespaces=15000")
+    if wanted:
+        return (
+            "user namespaces are switched off for ordinary users; allow them with "
+            f"`sudo sysctl -w {' '.join(wanted)}`"
+        )
+    return _CONTAINER
+
+
+def _setting(name: str) -> str | None:
+    """A setting of the kernel's, None where it has no such one."""
+    try:
+        return (_SYSCTL / name).read_text().strip()
+    except OSError:
+        return None
 
 
 def _unshare() -> None:

@@ -29,7 +29,6 @@ _LEAST_DISK_GIB = 1.0
 _TOOL_TIMEOUT_S = 20
 _HOST_UID = 800_000
 _ROOT = Path(__file__).resolve().parent.parent
-_SANDBOX_MEND = "sudo sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=15000"
 _AS_A_HOST = f"""
 import contextlib, os, sys
 with contextlib.suppress(OSError):
@@ -133,11 +132,13 @@ def _bubblewrap() -> Finding:
     command = [*inside, sys.executable, "-I", "-c", _AS_A_HOST, *sandbox, "true"]
     try:
         done = _run(command, cwd=_ROOT)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("bubblewrap", False, f"{version} does not run: {error}", _SANDBOX_MEND)
-    if done.returncode:
+        failed = done.returncode != 0
         words = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        return Finding("bubblewrap", False, f"{version} makes no sandbox: {words}", _SANDBOX_MEND)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        failed, words = True, str(error)
+    if failed:
+        mend = _reason_and_mend(enclosure.user_namespace_obstacle())[1]
+        return Finding("bubblewrap", False, f"{version} makes no sandbox: {words}", mend)
     return Finding("bubblewrap", True, f"{version}, makes sandboxes")
 
 
@@ -175,6 +176,10 @@ def _network_faults() -> Finding:
 def _control_groups() -> Finding:
     what = "control groups"
     if cgroup.usable():
+        if shutil.which("mkfs.ext4") is None:
+            return Finding(
+                what, False, "no mkfs.ext4: no slow disks", _apt("e2fsprogs"), needed=False
+            )
         return Finding(what, True, f"version {cgroup.version()}: CPU quotas and memory limits")
     found = (
         "not for this user: no CPU quotas, no memory limits; checks that need them come out unfit"
@@ -235,7 +240,9 @@ def _reason_and_mend(sentence: str) -> tuple[str, str]:
     command = re.search(r"`([^`]+)`", sentence)
     if command is None:
         return sentence, ""
-    return re.split(r"[;:,] ", sentence, maxsplit=1)[0], command[1]
+    reason, step = re.split(r"[;:,] ", sentence, maxsplit=1)
+    # An option alone is no step.
+    return reason, step.replace("`", "") if command[1].startswith("-") else command[1]
 
 
 def _run(

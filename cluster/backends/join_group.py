@@ -24,15 +24,35 @@ GROUPS = "groups"
 def start_of(pid: int) -> str | None:
     """When process `pid` started, in words that only serve comparison; None if it has gone."""
     if sys.platform == "linux":
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return None
-        return fields[19]
+        fields = _fields(pid)
+        return fields[19] if fields else None
     shown = subprocess.run(
         ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
     )
     return shown.stdout.strip() or None
+
+
+def _fields(pid: int) -> list[str]:
+    """What Linux tells of a process, from its state on; empty if it has gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def processes() -> Iterator[tuple[int, int]]:
+    """Every process of this machine that has not ended, with its group."""
+    if sys.platform == "linux":  # a small system has no ps
+        numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        rows = [(pid, fields[2], fields[0]) for pid in numbers if (fields := _fields(pid))]
+    else:
+        command = ["ps", "-A", "-o", "pid=,pgid=,stat="]
+        listing = subprocess.run(command, capture_output=True, text=True, check=True)
+        words = (line.split() for line in listing.stdout.splitlines())
+        rows = [(int(pid), group, state) for pid, group, state in words]
+    for pid, group, state in rows:
+        if state[0] != "Z":
+            yield pid, int(group)
 
 
 def live_groups(folder: Path) -> Iterator[int]:

@@ -115,11 +115,7 @@ class LocalHost(Host):
 
     def processes(self) -> list[int]:
         groups = set(join_group.live_groups(self._groups))
-        listing = subprocess.run(
-            ["ps", "-A", "-o", "pid=,pgid=,stat="], capture_output=True, text=True, check=True
-        )
-        rows = (line.split() for line in listing.stdout.splitlines())
-        return [int(pid) for pid, group, state in rows if int(group) in groups and state[0] != "Z"]
+        return [pid for pid, group in join_group.processes() if group in groups]
 
     def data_bytes(self) -> Traffic:
         raise Unfit(f"bytes are not counted on the local backend; {_ELSEWHERE}")

@@ -110,14 +110,15 @@ def test_ranks_go_when_their_job_is_ended(cluster, launcher) -> None:
 
 
 def test_a_job_after_the_crash_of_a_host_has_forkers_again(cluster, launcher) -> None:
-    """Last, because the hosts of the other tests go with it."""
-    job = start(cluster, launcher, "stay")
-    until(lambda: job.output().count("up") >= 4)
-    cluster.hosts[1].kill()
-    until(lambda: not job.running())
-    job.end()
+    """Last, because the hosts of the other tests go; with hosts of its own it can be run again."""
     site, spec = cluster.site, cluster.spec
     cluster.close()
+    with site.cluster(spec) as crashing:
+        job = start(crashing, launcher, "stay")
+        until(lambda: job.output().count("up") >= 4)
+        crashing.hosts[1].kill()
+        until(lambda: not job.running())
+        job.end()
     with site.cluster(spec) as fresh:
         job = start(fresh, launcher, "fail")
         until(lambda: not job.running())

@@ -145,7 +145,7 @@ def test_without_rights_the_one_command_is_named(here: Path) -> None:
         timeout=60,
         check=False,
     )
-    expect(done, 3, "--cap-add SYS_ADMIN")
+    expect(done, 3, "start it with `--privileged`")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

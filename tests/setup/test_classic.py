@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,12 @@ def test_the_reference_runs_on_the_distributions_mpi(classic_python: str, ranks:
     command += [classic_python, "-c", PROGRAM, str(solution / "solution.py")]
     # Open MPI 4 takes settings for 5 amiss, and a launcher's own variables more so.
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMIX_", "PRTE_"))}
-    done = subprocess.run(
-        command, env=clean, capture_output=True, text=True, timeout=120, check=False
-    )
+    # A folder of its own: in the tests' enclosure every user is 0, and Open MPI names its folder in
+    # /tmp after that, which may be another user's. A short path, as sockets lie there.
+    with tempfile.TemporaryDirectory() as scratch:
+        clean["TMPDIR"] = scratch
+        done = subprocess.run(
+            command, env=clean, capture_output=True, text=True, timeout=120, check=False
+        )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{ranks} ranks, Open MPI v4.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sysconfig
 from importlib.metadata import distributions
@@ -32,6 +33,25 @@ def test_an_ordinary_user_is_told_the_one_command(
     assert line.endswith("bubblewrap user-mode-linux")
 
 
+def test_a_closed_device_is_opened_by_the_same_command(
+    install: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(install.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(install, "kernel_has_netem", lambda: False)
+    may = os.access
+    monkeypatch.setattr(
+        install.os, "access", lambda path, mode: path != tmp_path and may(path, mode)
+    )
+    monkeypatch.setattr(install, "TUN", tmp_path)
+    with pytest.raises(SystemExit):
+        install.install_system_packages(["user-mode-linux"], without=None)
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.endswith(f"user-mode-linux && sudo chmod 666 {tmp_path}")
+
+
 def test_what_only_some_tests_need_stops_nobody(
     install: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -45,6 +65,9 @@ def test_a_missing_program_is_noticed(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(install, "kernel_has_netem", lambda: False)
+    monkeypatch.setattr(install.os, "geteuid", lambda: 0)
+    assert install.needed_for_grading() == ["bubblewrap", "user-mode-linux", "e2fsprogs"]
+    monkeypatch.setattr(install.os, "geteuid", lambda: 1000)
     assert install.needed_for_grading() == ["bubblewrap", "user-mode-linux"]
     monkeypatch.setattr(install, "kernel_has_netem", lambda: True)
     assert install.needed_for_grading() == ["bubblewrap"]
