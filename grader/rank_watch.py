@@ -16,7 +16,6 @@ from grader.result import Hang
 from grader.standings import Stacks, why_it_hangs
 
 _POLL_S = 0.0003
-_POLL_PART = 0.004  # of the time waited so far: what a time may be too long by
 _LOADING_POLL_S = 0.002
 _GRACE_AFTER_TROUBLE_S = 1.0
 _START_TIMEOUT_S = 60.0
@@ -88,8 +87,7 @@ class RankWatch:
     def _stage(
         self, case: int, ranks: Sequence[int], stage: str, timeout_s: float, lost: Collection[int]
     ) -> dict[int, Status]:
-        began = time.monotonic()
-        deadline = began + timeout_s
+        deadline = time.monotonic() + timeout_s
         statuses: dict[int, Status] = {}
         trouble_since: float | None = None
         while True:
@@ -104,7 +102,7 @@ class RankWatch:
                 trouble_since = trouble_since or now
             elif now > deadline:
                 raise self._hung(sorted({*ranks, *lost}), statuses, lost, stage, timeout_s)
-            time.sleep(max(_POLL_S, _POLL_PART * (now - began)))
+            time.sleep(_POLL_S)
         if any(map(is_trouble, statuses.values())):
             raise self._cause(statuses, [], "while it ran")
         return statuses

@@ -276,7 +276,7 @@ def test_large_messages_use_the_bandwidth(cluster, rng, measure):
 @pytest.mark.fault(f"rate {LINK_MBIT}mbit on all")
 @pytest.mark.needs("test_large_messages_use_the_bandwidth")
 def test_large_messages_keep_the_links_busy(cluster, rng, measure):
-    """On links of 200 Mbit/s, 16 MiB take at most 1.5 times the bound; 1.15 times earns full marks.
+    """On links of 200 Mbit/s, 16 MiB take at most 1.5 times the bound.
 
     The bound is the time that 2(n-1)/n of the vector take at the link's rate. What is left to win
     is idle time: a link must carry the next segment while the last one is being added.
@@ -288,14 +288,15 @@ def test_large_messages_keep_the_links_busy(cluster, rng, measure):
         def once():
             return run_and_compare(job, make_dense_input(rng, 4, 16 * MIB)).elapsed_s / bound_s
 
-        sample = measure.best_of(once, enough=1.15)
+        sample = measure.best_of(once, enough=1.5)
         measure.at_least("no faster than the links", sample.best, 0.95, "x", else_=WENT_ROUND)
-        measure.banded(
+        # A ring with segments needs 1.13, one without 1.2, and on a busy machine 1.2 and 1.3: too
+        # close to each other to give points for, and far from 1.8 and more, which idle links cost.
+        measure.at_most(
             "time against the bound",
             sample.best,
-            full=1.15,
-            passing=1.5,
-            unit="x",
+            1.5,
+            "x",
             else_="Usual cause: a link idles while a rank adds, or waits for a whole chunk.\n"
             "Next step: cut each chunk into segments, post receives ahead, and send a segment as "
             "soon as it is added.",

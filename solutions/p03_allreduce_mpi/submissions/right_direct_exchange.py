@@ -1,7 +1,6 @@
 # /// script
 # [tool.distlab]
 # outcome = "passed"
-# score = 0.94
 # ///
 """No ring and no tree: every rank talks to every other one directly.
 

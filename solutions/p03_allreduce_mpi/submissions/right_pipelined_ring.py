@@ -1,7 +1,6 @@
 # /// script
 # [tool.distlab]
 # outcome = "passed"
-# score = 0.94
 # ///
 """A ring in which no round waits for the one before; rank order by a direct reduce-scatter."""
 

@@ -1,7 +1,6 @@
 # /// script
 # [tool.distlab]
 # outcome = "passed"
-# score = 0.94
 # ///
 """The textbook ring: one Sendrecv a round, then the sum. The link rests while the ranks add."""
 

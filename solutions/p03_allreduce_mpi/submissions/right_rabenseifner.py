@@ -1,7 +1,6 @@
 # /// script
 # [tool.distlab]
 # outcome = "passed"
-# score = 0.94
 # ///
 """Rabenseifner's algorithm for long vectors where n is a power of two, and a ring elsewhere."""
 

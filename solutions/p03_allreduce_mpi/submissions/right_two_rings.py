@@ -1,7 +1,6 @@
 # /// script
 # [tool.distlab]
 # outcome = "passed"
-# score = 0.94
 # ///
 """Two rings in opposite directions for long vectors, Bruck's all-gather for short ones."""
 
