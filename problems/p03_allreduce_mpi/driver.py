@@ -1,9 +1,12 @@
 """Runs on every rank: hands one case to the learner's allreduce and its result back."""
 
+import time
+
 import numpy as np
 from mpi4py import MPI
 
 PRIME = 65_521
+SLOW_S_PER_BYTE = 0.35 / (6 << 20)
 
 
 def compose(left, right, _datatype):
@@ -17,12 +20,22 @@ def compose(left, right, _datatype):
     second[:] = (a1 * a2 % PRIME << 16) + (a1 * b2 + b1) % PRIME
 
 
+def slow_sum(left, right, _datatype):
+    """right += left, at the pace of a processor that has much else to do."""
+    total = np.frombuffer(right, np.int64)
+    total += np.frombuffer(left, np.int64)
+    time.sleep(len(left) * SLOW_S_PER_BYTE)
+
+
 OPERATIONS = {"SUM": MPI.SUM, "MAX": MPI.MAX, "PROD": MPI.PROD}
 
 
 def run(solution, comm, case):
     name = case.params.get("op", "SUM")
-    op = OPERATIONS.get(name) or MPI.Op.Create(compose, commute=False)
+    if name == "slow SUM":
+        op = MPI.Op.Create(slow_sum, commute=True)
+    else:
+        op = OPERATIONS.get(name) or MPI.Op.Create(compose, commute=False)
     mode = case.params.get("mode", "plain")
     if mode.startswith("bad"):
         _call_with_bad_buffers(solution, comm, case, op, mode)

@@ -51,7 +51,7 @@ def expected(inputs, op="SUM"):
             a1, b1, a2, b2 = result >> 16, result & 0xFFFF, vector >> 16, vector & 0xFFFF
             result = (a1 * a2 % PRIME << 16) + (a1 * b2 + b1) % PRIME
         else:
-            result = OPERATIONS[op](result, vector)
+            result = OPERATIONS[op.removeprefix("slow ")](result, vector)
     return result
 
 
@@ -271,15 +271,14 @@ def test_large_messages_use_the_bandwidth(cluster, rng, measure):
         )
 
 
-@pytest.mark.points(12)
+@pytest.mark.points(6)
 @pytest.mark.cluster(hosts=4, slots=1)
 @pytest.mark.fault(f"rate {LINK_MBIT}mbit on all")
 @pytest.mark.needs("test_large_messages_use_the_bandwidth")
 def test_large_messages_keep_the_links_busy(cluster, rng, measure):
-    """On links of 200 Mbit/s, 16 MiB take at most 1.5 times the bound.
+    """On links of 200 Mbit/s, 16 MiB take at most 1.7 times the bound.
 
-    The bound is the time that 2(n-1)/n of the vector take at the link's rate. What is left to win
-    is idle time: a link must carry the next segment while the last one is being added.
+    The bound is the time that 2(n-1)/n of the vector take at the link's rate.
     """
     bound_s = 2 * 3 / 4 * 16 * MIB * 8 / (LINK_MBIT * 1e6)
     with cluster.job(4, "16 MiB at 200 Mbit/s") as job:
@@ -288,15 +287,46 @@ def test_large_messages_keep_the_links_busy(cluster, rng, measure):
         def once():
             return run_and_compare(job, make_dense_input(rng, 4, 16 * MIB)).elapsed_s / bound_s
 
-        sample = measure.best_of(once, enough=1.5)
+        sample = measure.best_of(once, enough=1.7)
         measure.at_least("no faster than the links", sample.best, 0.95, "x", else_=WENT_ROUND)
-        # A ring with segments needs 1.13, one without 1.2, and on a busy machine 1.2 and 1.3: too
-        # close to each other to give points for, and far from 1.8 and more, which idle links cost.
         measure.at_most(
             "time against the bound",
             sample.best,
-            1.5,
+            1.7,
             "x",
+            else_="Usual cause: half of each link is idle, because even ranks send first and odd "
+            "ones receive first.\nNext step: post the receive (Irecv), start the send (Isend), and "
+            "wait for both.",
+        )
+
+
+@pytest.mark.points(6)
+@pytest.mark.cluster(hosts=4, slots=1)
+@pytest.mark.fault(f"rate {LINK_MBIT}mbit on all")
+@pytest.mark.needs("test_large_messages_keep_the_links_busy")
+def test_the_links_work_while_a_rank_adds(cluster, rng, measure):
+    """With an operation that takes 0.7 of the links' time, 8 MiB take at most 1.75 times the bound;
+    3 times earns half.
+
+    The bound is the links' time. One after the other the two take 2 in practice; a link must carry
+    the next segment while the last one is being added.
+    """
+    bound_s = 2 * 3 / 4 * 8 * MIB * 8 / (LINK_MBIT * 1e6)
+    with cluster.job(4, "a slow operation") as job:
+        run_and_compare(job, make_input(rng, 4, 1000, np.int64), "slow SUM")
+
+        def once():
+            inputs = make_dense_input(rng, 4, 8 * MIB)
+            return run_and_compare(job, inputs, "slow SUM").elapsed_s / bound_s
+
+        sample = measure.best_of(once, enough=1.75)
+        measure.at_least("no faster than the links", sample.best, 0.95, "x", else_=WENT_ROUND)
+        measure.banded(
+            "time with a slow operation, against the links' alone",
+            sample.best,
+            full=1.75,
+            passing=3,
+            unit="x",
             else_="Usual cause: a link idles while a rank adds, or waits for a whole chunk.\n"
             "Next step: cut each chunk into segments, post receives ahead, and send a segment as "
             "soon as it is added.",
