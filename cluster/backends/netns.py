@@ -58,6 +58,17 @@ def host_environment() -> dict[str, str]:
     }
 
 
+@dataclass(frozen=True)
+class _HostParts:
+    """What there is of a host before its sandbox runs."""
+
+    index: int
+    name: str
+    owner: int | None
+    folders: sandbox.HostFolders
+    group: cgroup.HostCgroup | None
+
+
 class NetnsCluster(Cluster):
     """Fresh emulated hosts on the backend's networks."""
 
@@ -173,17 +184,6 @@ class NetnsCluster(Cluster):
         if self.spec.network_faults and self.site.engine is not None:
             with contextlib.suppress(Exception):
                 self.site.engine.unplug(index)
-
-
-@dataclass(frozen=True)
-class _HostParts:
-    """What there is of a host before its sandbox runs."""
-
-    index: int
-    name: str
-    owner: int | None
-    folders: sandbox.HostFolders
-    group: cgroup.HostCgroup | None
 
 
 class NetnsBackend(Backend):
