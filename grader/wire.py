@@ -20,6 +20,7 @@ class Malformed(Exception):
 def encode_array(array: npt.NDArray[Any]) -> bytes:
     """`array` in npy format."""
     array, stream = np.asarray(array), io.BytesIO()
+    # numpy writes into a stream that is no file piece by piece, which costs two more copies.
     if array.flags.c_contiguous and array.ndim and array.size and not array.dtype.hasobject:
         header = np.lib.format.header_data_from_array_1_0(array)
         np.lib.format.write_array_header_1_0(stream, header)
