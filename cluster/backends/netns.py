@@ -23,7 +23,6 @@ from cluster.backends.netns_wiring import (
     HEAD_CONTROL_ADDRESS,
     Wiring,
     data_address,
-    data_port,
 )
 from cluster.enter import HostRecord
 from cluster.interface import (
@@ -84,6 +83,8 @@ class NetnsCluster(Cluster):
     def __init__(self, backend: NetnsBackend, spec: ClusterSpec) -> None:
         self.site, self.spec = backend, spec
         self.hosts: list[NetnsHost] = []
+        self._ports: list[str] = []
+        """Names of the data links' other ends."""
         addresses = {f"node{i + 1}": data_address(i) for i in range(spec.hosts)}
         # torch looks up the name of whoever it talks to and warns when there is none.
         addresses |= {f"node{i + 1}-ctl": f"{CONTROL_SUBNET}.{i + 1}" for i in range(spec.hosts)}
@@ -91,30 +92,31 @@ class NetnsCluster(Cluster):
         sandbox.write_hosts_file(addresses)
         try:
             self._make_hosts()
-            if spec.network_faults and backend.engine is not None:
-                self.network = EngineNetwork(backend.engine, self.hosts)
+            if (engine := self._engine()) is not None:
+                self.network = EngineNetwork(engine, self.hosts)
         except BaseException:
             self.close()
             raise
 
     def trouble(self) -> str | None:
-        engine = self.site.engine
-        if self.spec.network_faults and engine is not None and not engine.alive():
+        engine = self._engine()
+        if engine is not None and not engine.alive():
             return "the network-fault engine died while the job ran; run again"
         return None
 
     def watch_messages(self) -> MessageWatch | None:
-        with contextlib.suppress(OSError):
-            return MessageWatch([data_port(host.index) for host in self.hosts])
+        engine = self._engine()
+        with contextlib.suppress(OSError, EngineError):
+            return MessageWatch(self._ports, engine.netns if engine else None)
         return None
 
     def close(self) -> None:
         if self.network is not None:
             self.network.close()
             self.network = None
-        if self.spec.network_faults and self.site.engine is not None:
+        if (engine := self._engine()) is not None:
             with contextlib.suppress(Exception):
-                self.site.engine.apply({})
+                engine.apply({})
         for host in self.hosts:
             self._unplug(host.index)
             host.signal_end()  # all at once: the kernel takes a while to take a sandbox down
@@ -145,12 +147,12 @@ class NetnsCluster(Cluster):
         sandbox.make_folders(folders, spec.limits, owner, on_device=spec.block_disk)
         sandbox.show(folders, spec.files)
         undo.callback(site.wiring.disconnect, name)
-        port = site.wiring.connect(name, index, spec.hosts)
-        if spec.network_faults and site.engine is not None:
+        engine = self._engine()
+        port = site.wiring.connect(name, index, spec.hosts, engine.netns if engine else None)
+        self._ports.append(port)
+        if engine is not None:
             undo.callback(self._unplug, index)
-            site.engine.plug(index, port)
-        else:
-            site.wiring.join_plain_data(port)
+            engine.plug(index, port)
         group = None
         if site.cgroups:
             record_cgroup = enclosure.ledger().record_cgroup
@@ -181,9 +183,13 @@ class NetnsCluster(Cluster):
         )
 
     def _unplug(self, index: int) -> None:
-        if self.spec.network_faults and self.site.engine is not None:
+        if (engine := self._engine()) is not None:
             with contextlib.suppress(Exception):
-                self.site.engine.unplug(index)
+                engine.unplug(index)
+
+    def _engine(self) -> Engine | None:
+        """The switch that the hosts are plugged into; None where a bridge without faults does."""
+        return self.site.engine if self.spec.network_faults else None
 
 
 class NetnsBackend(Backend):

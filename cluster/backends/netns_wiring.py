@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from pathlib import Path
 
@@ -38,23 +39,21 @@ def data_mac(index: int) -> str:
     return f"02:d1:57:00:00:{index + 1:02x}"
 
 
-def data_port(index: int) -> str:
-    """Name, on the switch's side, of the link to host `index`."""
-    return f"p{index}"
-
-
 class Wiring:
     """The enclosure's bridges and the links from them to hosts."""
 
     def __init__(self) -> None:
         _NAMED.mkdir(exist_ok=True)
-        here = current_netns()
-        self._channel = NamespaceChannel(here)
-        os.close(here)
+        self._here = current_netns()
+        self._channel = NamespaceChannel(self._here)
+        self._serial = itertools.count()
+        self._ports: dict[str, list[int]] = {}
+        """By host: numbers of the interfaces here that lead to it."""
         for bridge, mtu in ((_CONTROL_BRIDGE, _CONTROL_MTU), (_DATA_BRIDGE, DATA_MTU)):
-            self._remove(bridge)
+            with contextlib.suppress(NetlinkRefused):
+                self._channel.exchange([links.delete_link(self._channel.index(bridge))])
             self._channel.exchange([links.add_bridge(bridge, mtu)])
-            index = self._index(bridge)
+            index = self._channel.index(bridge)
             requests = [links.silence(index), links.set_link(index, up=True)]
             if bridge == _CONTROL_BRIDGE:
                 requests.insert(0, addresses.add_address(index, HEAD_CONTROL_ADDRESS, 24))
@@ -62,45 +61,39 @@ class Wiring:
 
     def close(self) -> None:
         self._channel.close()
+        os.close(self._here)
 
-    def connect(self, name: str, index: int, hosts: int) -> str:
+    def connect(self, name: str, index: int, hosts: int, switch: int | None) -> str:
         """Make the network namespace of host `index` of `hosts`, with ctl0 and data0 in it.
 
-        Returns the name of data0's other end, which is not connected to anything yet.
+        Returns the name of data0's other end, which lies in the namespace of `switch`, an open
+        file, and is not connected to anything yet; without a switch it is on the bridge here that
+        has no faults. The names are new ones: the kernel removes those of earlier hosts when it
+        likes.
         """
         self.disconnect(name)
-        namespace = new_netns()
+        serial, namespace = next(self._serial), new_netns()
+        inside = NamespaceChannel(namespace)
+        control, data = f"c{serial}", f"p{serial}"
+        mac = f"02:d1:58:00:00:{index + 1:02x}"
+        outside = self._here if switch is None else switch
         try:
             self._publish(name, namespace)
-            control, data = f"c{index}", data_port(index)
-            self._remove(control)
-            self._remove(data)
-            mac = f"02:d1:58:00:00:{index + 1:02x}"
-            self._channel.exchange(
+            inside.exchange(
                 [
-                    addresses.add_veth_into(control, "ctl0", mac, _CONTROL_MTU, namespace),
-                    addresses.add_veth_into(data, "data0", data_mac(index), DATA_MTU, namespace),
+                    addresses.add_veth_out_to(self._here, control, "ctl0", mac, _CONTROL_MTU),
+                    addresses.add_veth_out_to(outside, data, "data0", data_mac(index), DATA_MTU),
                 ]
             )
-            number = self._index(control)
-            self._channel.exchange(
-                [
-                    links.silence(number),
-                    links.set_link(number, master=self._index(_CONTROL_BRIDGE), up=True),
-                    addresses.isolate_port(number),
-                    links.silence(self._index(data)),
-                ]
-            )
-            self._address_inside(namespace, index, hosts)
+            port = self._join(name, control, _CONTROL_BRIDGE)
+            self._channel.exchange([addresses.isolate_port(port)])
+            if switch is None:
+                self._join(name, data, _DATA_BRIDGE)
+            _address_inside(inside, index, hosts)
         finally:
+            inside.close()
             os.close(namespace)
         return data
-
-    def join_plain_data(self, ifname: str) -> None:
-        """Put a host's data link on the bridge that has no faults."""
-        number = self._index(ifname)
-        bridge = self._index(_DATA_BRIDGE)
-        self._channel.exchange([links.set_link(number, master=bridge, up=True)])
 
     def finish(self, name: str, *, count_packets: bool) -> None:
         """Wait until a host's links carry packets.
@@ -120,6 +113,10 @@ class Wiring:
 
     def disconnect(self, name: str) -> None:
         """Forget the named namespace of a host; its links go with its last process."""
+        for port in self._ports.pop(name, ()):
+            # While it is still there, the bridge would send it what is for the next host.
+            with contextlib.suppress(NetlinkRefused):
+                self._channel.exchange([links.set_link(port, up=False, master=0)])
         path = _NAMED / name
         if path.exists():
             with contextlib.suppress(OSError):
@@ -131,34 +128,28 @@ class Wiring:
         path.touch()
         linux.mount(f"/proc/self/fd/{namespace}", str(path), "", linux.MS_BIND)
 
-    def _address_inside(self, namespace: int, index: int, hosts: int) -> None:
-        channel = NamespaceChannel(namespace)
-        try:
-            number = {n: _index(channel, n) for n in ("lo", "ctl0", "data0")}
-            requests = [
-                links.silence(number["ctl0"]),
-                links.silence(number["data0"]),
-                addresses.add_address(number["ctl0"], control_address(index), 24),
-                addresses.add_address(number["data0"], data_address(index), 24),
-                *(links.set_link(n, up=True) for n in number.values()),
-            ]
-            # A full neighbour table: no address lookup is delayed by a fault, or counted.
-            requests += [
-                addresses.add_neighbour(number["data0"], data_address(other), data_mac(other))
-                for other in range(hosts)
-                if other != index
-            ]
-            channel.exchange(requests)
-        finally:
-            channel.close()
-
-    def _index(self, ifname: str) -> int:
-        return _index(self._channel, ifname)
-
-    def _remove(self, ifname: str) -> None:
-        with contextlib.suppress(NetlinkRefused):
-            self._channel.exchange([links.delete_link(self._index(ifname))])
+    def _join(self, name: str, ifname: str, bridge: str) -> int:
+        """Put an interface that leads to host `name` on a bridge; return its number."""
+        port, master = self._channel.index(ifname), self._channel.index(bridge)
+        self._ports.setdefault(name, []).append(port)
+        requests = [links.silence(port), links.set_link(port, master=master, up=True)]
+        self._channel.exchange(requests)
+        return port
 
 
-def _index(channel: NamespaceChannel, ifname: str) -> int:
-    return links.decode_link(channel.exchange([links.get_link(ifname)])[0]).index
+def _address_inside(inside: NamespaceChannel, index: int, hosts: int) -> None:
+    number = {n: inside.index(n) for n in ("lo", "ctl0", "data0")}
+    requests = [
+        links.silence(number["ctl0"]),
+        links.silence(number["data0"]),
+        addresses.add_address(number["ctl0"], control_address(index), 24),
+        addresses.add_address(number["data0"], data_address(index), 24),
+        *(links.set_link(n, up=True) for n in number.values()),
+    ]
+    # A full neighbour table: no address lookup is delayed by a fault, or counted.
+    requests += [
+        addresses.add_neighbour(number["data0"], data_address(other), data_mac(other))
+        for other in range(hosts)
+        if other != index
+    ]
+    inside.exchange(requests)

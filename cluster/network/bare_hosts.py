@@ -14,25 +14,20 @@ from cluster.network.counters import disable_offload
 from cluster.network.engine import Engine
 from cluster.network.fabric import host_mac, settle
 from cluster.network.kernel import NamespaceChannel
-from cluster.network.namespaces import current_netns, in_netns, new_netns
+from cluster.network.namespaces import in_netns, new_netns
 from cluster.network.netlink import NetlinkRefused
 
 _PREFIX = 24
 
 
 class BareHosts:
-    """Hosts 0 to `count` - 1, plugged into a ready engine; gone at the end of the `with` block.
-
-    Call it from the enclosure's own namespace.
-    """
+    """Hosts 0 to `count` - 1, plugged into a ready engine; gone at the end of the `with` block."""
 
     def __init__(
         self, engine: Engine, count: int, *, mtu: int = 1500, offload: bool = False
     ) -> None:
         """`mtu` in bytes; `offload` leaves segmentation offload on."""
         self._engine = engine
-        self._here = current_netns()
-        self._outside = NamespaceChannel(self._here)
         self.netns = [self._make(host, count, mtu, offload) for host in range(count)]
         """An open namespace file for each host."""
 
@@ -57,20 +52,17 @@ class BareHosts:
         for host, netns in enumerate(self.netns):
             self._engine.unplug(host)
             # A forgotten socket would keep the namespace, and so the cable, alive.
+            inside = NamespaceChannel(netns)
             with contextlib.suppress(NetlinkRefused):
-                self._outside.exchange([links.delete_link(self._number(f"p{host}"))])
+                inside.exchange([links.delete_link(inside.index("data0"))])
+            inside.close()
             os.close(netns)
-        self._outside.close()
-        os.close(self._here)
-
-    def _number(self, name: str) -> int:
-        return links.decode_link(self._outside.exchange([links.get_link(name)])[0]).index
 
     def _make(self, host: int, count: int, mtu: int, offload: bool) -> int:
         netns, outside, mac = new_netns(), f"p{host}", host_mac(host).hex(":")
-        self._outside.exchange([addresses.add_veth_into(outside, "data0", mac, mtu, netns)])
-        inside = NamespaceChannel(netns)
-        data = links.decode_link(inside.exchange([links.get_link("data0")])[0]).index
+        inside, switch = NamespaceChannel(netns), self._engine.netns
+        inside.exchange([addresses.add_veth_out_to(switch, outside, "data0", mac, mtu)])
+        data = inside.index("data0")
         in_netns(netns, linux.bring_up_loopback)
         with contextlib.suppress(NetlinkRefused):  # a kernel without IPv6
             inside.exchange([links.silence(data)])
@@ -87,7 +79,7 @@ class BareHosts:
         )
         if not offload:
             disable_offload(netns, "data0")
-            disable_offload(self._here, outside)
+            disable_offload(switch, outside)
         self._engine.plug(host, outside)
         settle(inside, ["data0"])
         inside.close()

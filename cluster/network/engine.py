@@ -37,8 +37,13 @@ class Engine(Protocol):
     def wait_ready(self, timeout_s: float) -> None:
         """Wait until the switch takes plugs and rules. Raises EngineError."""
 
+    @property
+    def netns(self) -> int:
+        """An open file that stands for the namespace where an interface must be that is plugged
+        in. Raises EngineError before the switch is ready."""
+
     def plug(self, port: int, ifname: str) -> None:
-        """Connect an interface of the enclosure's namespace to a port. Raises EngineError."""
+        """Connect an interface to a port. Raises EngineError."""
 
     def unplug(self, port: int) -> None:
         """Disconnect a port; an interface that has gone already does not matter."""

@@ -107,11 +107,13 @@ class Fabric:
 
     def join(self, name: str, bridge: str | None = None) -> int:
         """Set an interface up, silent, as a port of a bridge or of none; return its number."""
-        if name not in self.index:
-            self.refresh()
         index = self.index.get(name)
-        if index is None:
-            raise EngineError(f"the switch has no interface {name}")
+        try:
+            if index is None:
+                found = self._channel.exchange([links.get_link(name)])[0]
+                index = self.index[name] = links.decode_link(found).index
+        except NetlinkRefused as refusal:
+            raise EngineError(f"the switch has no interface {name}") from refusal
         master = self.index[bridge] if bridge else 0
         try:
             self._channel.exchange([links.silence(index)])
@@ -124,8 +126,8 @@ class Fabric:
     def attach(self, port: int, ifname: str) -> None:
         """Make the interface `ifname` the way to host `port`."""
         self.check_port(port)
-        self.index.pop(ifname, None)  # an earlier one of that name may have had another number
         self.plugged[port] = self.join(ifname, f"br{port}")
+        del self.index[ifname]  # it goes when its host likes, and the next one may take its name
         settle(self._channel, [ifname])
 
     def detach(self, port: int) -> int | None:

@@ -27,6 +27,7 @@ class GuestFabric(Fabric):
         for port in range(self.ports):
             requests.append(links.add_veth(f"up{port}", f"core{port}", self.mtu))
         self.exchange(requests)
+        self.refresh()
         self.join("core")
         vec = self.join(VEC)
         requests = [qdiscs.put_ingress(vec)]

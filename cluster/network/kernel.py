@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from cluster.network import links
 from cluster.network.errors import EngineError
 from cluster.network.fabric import Fabric
-from cluster.network.namespaces import current_netns, in_netns, new_netns
+from cluster.network.namespaces import in_netns, new_netns
 from cluster.network.netem import Netem
-from cluster.network.netlink import NetlinkRefused, converse, open_route_socket, split
+from cluster.network.netlink import converse, open_route_socket, split
 from cluster.network.paths import Path
 from cluster.network.switch import Switch
 
@@ -27,43 +27,17 @@ class NamespaceChannel:
         """Carry out requests in order. Raises NetlinkRefused."""
         return list(split(converse(self._socket, b"".join(requests))))
 
+    def index(self, ifname: str) -> int:
+        """The number of an interface. Raises NetlinkRefused when there is none of that name."""
+        return links.decode_link(self.exchange([links.get_link(ifname)])[0]).index
+
     def close(self) -> None:
         """Give the socket back."""
         self._socket.close()
 
 
-class Mover:
-    """Carries interfaces between the enclosure's namespace and the switch's."""
-
-    def __init__(self, switch_netns: int) -> None:
-        """`switch_netns` is an open namespace file; the other one is the caller's."""
-        self._outside_netns = current_netns()
-        self._switch_netns = switch_netns
-        self._outside = NamespaceChannel(self._outside_netns)
-
-    def take_in(self, ifname: str) -> None:
-        """Move an interface into the switch. Raises EngineError when there is none."""
-        try:
-            found = links.decode_link(self._outside.exchange([links.get_link(ifname)])[0])
-            self._outside.exchange([links.set_link(found.index, netns_fd=self._switch_netns)])
-        except NetlinkRefused as refusal:
-            raise EngineError(f"interface {ifname} cannot be plugged in: {refusal}") from refusal
-
-    def hand_back(self, inside: NamespaceChannel, index: int) -> None:
-        """Move an interface out again, unless it has gone meanwhile."""
-        try:
-            inside.exchange([links.set_link(index, netns_fd=self._outside_netns)])
-        except NetlinkRefused:
-            return
-
-    def close(self) -> None:
-        """Give its files back."""
-        self._outside.close()
-        os.close(self._outside_netns)
-
-
 class KernelEngine:
-    """Faults by the netem of the running kernel. Call it from the enclosure's own namespace."""
+    """Faults by the netem of the running kernel."""
 
     name = "kernel"
 
@@ -73,7 +47,6 @@ class KernelEngine:
         self._lock = threading.Lock()
         self._netns: int | None = None
         self._channel: NamespaceChannel
-        self._mover: Mover
         self._switch: Switch
 
     def start(self, ports: int) -> None:
@@ -85,30 +58,32 @@ class KernelEngine:
             self._channel = NamespaceChannel(self._netns)
         except OSError as error:
             raise EngineError(f"no network namespace can be made: {error}") from error
-        self._mover = Mover(self._netns)
         fabric = Fabric(self._channel, ports, self._mtu)
         fabric.build()
         self._switch = Switch(fabric)
+
+    @property
+    def netns(self) -> int:
+        """An open file that stands for the switch's namespace. Raises EngineError."""
+        self._started()
+        assert self._netns is not None
+        return self._netns
 
     def wait_ready(self, timeout_s: float) -> None:
         """Return at once: this switch is ready when `start` returns."""
         self._started()
 
     def plug(self, port: int, ifname: str) -> None:
-        """Connect an interface of the enclosure's namespace to a port. Raises EngineError."""
+        """Connect an interface of the switch's namespace to a port. Raises EngineError."""
         with self._lock:
-            switch = self._started()
-            self._mover.take_in(ifname)
-            switch.attach(port, ifname)
+            self._started().attach(port, ifname)
 
     def unplug(self, port: int) -> None:
-        """Disconnect a port; its interface, if it still exists, goes back where it came from."""
+        """Disconnect a port; its interface may have gone already."""
         with self._lock:
             if self._netns is None:
                 return  # nothing was ever plugged in
-            index = self._switch.detach(port)
-            if index is not None:
-                self._mover.hand_back(self._channel, index)
+            self._switch.detach(port)
 
     def apply(self, rules: Mapping[Path, Netem]) -> None:
         """Make `rules` the complete set of faults. Raises EngineError."""
@@ -133,7 +108,6 @@ class KernelEngine:
         with self._lock:
             if self._netns is None:
                 return
-            self._mover.close()
             self._channel.close()
             os.close(self._netns)
             self._netns = None

@@ -47,7 +47,6 @@ def set_link(
     up: bool | None = None,
     master: int | None = None,
     mtu: int | None = None,
-    netns_fd: int | None = None,
     queue: int | None = None,
 ) -> bytes:
     """Change an interface: state, bridge (0 for none), MTU (bytes), namespace, queue (packets)."""
@@ -59,7 +58,6 @@ def set_link(
     for name, value in (
         ("IFLA_MASTER", master),
         ("IFLA_MTU", mtu),
-        ("IFLA_NET_NS_FD", netns_fd),
         ("IFLA_TXQLEN", queue),
     ):
         if value is not None:

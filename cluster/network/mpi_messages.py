@@ -18,6 +18,8 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cluster.network.namespaces import in_netns
+
 _ETH_P_IP = 0x0800
 _ETH_P_ALL = 0x0003
 _SO_ATTACH_FILTER = 26
@@ -77,22 +79,29 @@ class CollectiveMessage:
 
 
 class MessageWatch:
-    """Watches network interfaces. A context manager. Raises OSError where that is not allowed."""
+    """Watches network interfaces. Raises OSError where that is not allowed."""
 
-    def __init__(self, interfaces: Sequence[str]) -> None:
+    def __init__(self, interfaces: Sequence[str], netns: int | None = None) -> None:
+        """netns: an open file that stands for the interfaces' namespace; None for the caller's."""
         self._sockets: list[socket.socket] = []
-        program = _filter()
         try:
-            for name in interfaces:
-                # Protocol 0: nothing is received before the filter is in place.
-                channel = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-                self._sockets.append(channel)
-                channel.setblocking(False)
-                _attach(channel, program)
-                channel.bind((name, _ETH_P_ALL))
+            if netns is None:
+                self._open(interfaces)
+            else:
+                in_netns(netns, lambda: self._open(interfaces))
         except OSError:
             self.close()
             raise
+
+    def _open(self, interfaces: Sequence[str]) -> None:
+        program = _filter()
+        for name in interfaces:
+            # Protocol 0: nothing is received before the filter is in place.
+            channel = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+            self._sockets.append(channel)
+            channel.setblocking(False)
+            _attach(channel, program)
+            channel.bind((name, _ETH_P_ALL))
 
     def seen(self) -> list[CollectiveMessage]:
         """The messages since the last call, at most some hundreds a link."""

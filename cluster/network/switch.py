@@ -34,15 +34,14 @@ class Switch:
         if downlink in self._rules:
             self._fabric.exchange(self._placement(downlink, self._rules[downlink], set()))
 
-    def detach(self, port: int) -> int | None:
-        """Take the interface of `port` off; return its number if it still exists."""
+    def detach(self, port: int) -> None:
+        """Take the interface of `port` off, if it still exists."""
         downlink = Path(None, port)
         with_qdisc = downlink in self._rules or downlink in self._draining
         self._draining.discard(downlink)
         index = self._fabric.detach(port)
         if index is not None and with_qdisc:
             self._fabric.exchange([qdiscs.delete_qdisc(Place(index))])
-        return index
 
     def apply(self, rules: Mapping[Path, Netem]) -> None:
         """Make `rules` the complete set in force, touching only what differs.

@@ -33,7 +33,7 @@ from cluster.network.counters import disable_offload
 from cluster.network.errors import EngineError
 from cluster.network.fabric import Fabric
 from cluster.network.guest_fabric import VEC, GuestFabric
-from cluster.network.kernel import Mover, NamespaceChannel
+from cluster.network.kernel import NamespaceChannel
 from cluster.network.namespaces import new_netns
 from cluster.network.netem import NO_FAULT, Netem
 from cluster.network.paths import Path
@@ -68,7 +68,7 @@ BOOT_ARGUMENTS = (
 
 
 class UmlEngine:
-    """Faults by the netem of a User-Mode Linux guest. Call it from the enclosure's own namespace.
+    """Faults by the netem of a User-Mode Linux guest.
 
     `boot_s` is the measured time from `start` to ready, once ready. The guest ends when its
     console closes, that is with this process; a frozen one ends with the enclosure.
@@ -88,10 +88,15 @@ class UmlEngine:
         self._folder: FilePath
         self._console: ConsoleChannel
         self._outer: NamespaceChannel
-        self._mover: Mover
         self._guest: Switch
         self._shapers: Switch
         self._steering: Steering
+
+    @property
+    def netns(self) -> int:
+        """An open file that stands for the switch's outer namespace. Raises EngineError."""
+        self._check_ready()
+        return self._netns
 
     @property
     def process_id(self) -> int:
@@ -113,7 +118,6 @@ class UmlEngine:
         try:
             self._netns = new_netns()
             self._outer = NamespaceChannel(self._netns)
-            self._mover = Mover(self._netns)
         except OSError as error:
             raise EngineError(f"no network namespace can be made: {error}") from error
         outside = Fabric(self._outer, ports, self._mtu)
@@ -147,20 +151,17 @@ class UmlEngine:
             raise self._failure
 
     def plug(self, port: int, ifname: str) -> None:
-        """Connect an interface of the enclosure's namespace to a port. Raises EngineError."""
+        """Connect an interface of the switch's namespace to a port. Raises EngineError."""
         with self._lock:
             self._check_ready()
-            self._mover.take_in(ifname)
             self._shapers.attach(port, ifname)
 
     def unplug(self, port: int) -> None:
-        """Disconnect a port; its interface, if it still exists, goes back where it came from."""
+        """Disconnect a port; its interface may have gone already."""
         with self._lock:
             if self.boot_s is None:
                 return  # nothing was ever plugged in
-            index = self._shapers.detach(port)
-            if index is not None:
-                self._mover.hand_back(self._outer, index)
+            self._shapers.detach(port)
 
     def apply(self, rules: Mapping[Path, Netem]) -> None:
         """Make `rules` the complete set of faults. Raises EngineError."""
@@ -203,7 +204,6 @@ class UmlEngine:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         self._booting.join()
-        self._mover.close()
         self._outer.close()
         os.close(self._netns)
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -63,7 +63,10 @@ def test_making_a_communicator_is_housekeeping(
     assert message.housekeeping is housekeeping
 
 
-def test_a_real_job_shows_its_collective_and_nothing_besides(tmp_path: Path) -> None:
+@pytest.mark.parametrize("network_faults", [False, True])
+def test_a_real_job_shows_its_collective_and_nothing_besides(
+    tmp_path: Path, network_faults: bool
+) -> None:
     program = tmp_path / "program.py"
     program.write_text(
         "import numpy as np, pathlib, time\n"
@@ -76,7 +79,8 @@ def test_a_real_job_shows_its_collective_and_nothing_besides(tmp_path: Path) -> 
         "while not pathlib.Path('/distlab/in/go').exists(): time.sleep(0.01)\n"
         "world.Allreduce(own, np.empty(1000))\n"
     )
-    spec = ClusterSpec(hosts=2, files={"program.py": program})
+    files = {"program.py": program}
+    spec = ClusterSpec(hosts=2, network_faults=network_faults, files=files)
     with NetnsBackend() as backend, backend.cluster(spec) as cluster, MpirunLauncher() as launcher:
         watch = cluster.watch_messages()
         assert isinstance(watch, MessageWatch), sys.platform
