@@ -6,10 +6,9 @@ rank, and only then revealed; its time runs from there until all answers have be
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -19,6 +18,7 @@ from cluster.network.mpi_messages import CollectiveMessage, MessageWatch
 from grader.case_inbox import CaseInbox
 from grader.case_run import CaseRun, moved
 from grader.ended import CheckEnded, RefusedCallSeen
+from grader.killing import Killing
 from grader.launching import rank_program
 from grader.package import Problem
 from grader.rank_files import Array, RankFiles, decode
@@ -190,29 +190,10 @@ class RankJob:
         self._host(rank).kill_process(pid)
         self._kills.append(FaultSpan(f"kill rank {rank}", at, at, proof="SIGKILL was sent"))
 
-    @contextmanager
-    def killing(self, rank: int, after_s: float) -> Iterator[None]:
-        """Kill a rank `after_s` seconds into the block: `run(..., lost={2}, during=job.killing(2,
-        0.5))`. Raises Unfit if the block ended before."""
-        trouble: list[Unfit] = []
-
-        def end() -> None:
-            try:
-                self.kill(rank)
-            except Unfit as error:
-                trouble.append(error)
-
-        before, killer = len(self._kills), threading.Timer(after_s, end)
-        killer.start()
-        try:
-            yield
-        finally:
-            killer.cancel()
-            killer.join()
-        if trouble:
-            raise trouble[0]
-        if len(self._kills) == before:
-            raise Unfit(f"rank {rank} was to be killed after {after_s:g} s; the case ended before")
+    def killing(self, times: Mapping[int, float]) -> Killing:
+        """Ranks to kill, each so many seconds into a case: `killing = job.killing({2: 0.5})`,
+        `run(..., lost={2}, during=killing)`, and at last `killing.must_have_fired()`."""
+        return Killing(self.kill, times)
 
     def record(self) -> JobRecord:
         """What the job did, for the report. Reads the ranks' traces as they stand."""

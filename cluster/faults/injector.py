@@ -117,7 +117,8 @@ class Injector:
 class TimelineRun:
     """Applies and lifts faults at their times after the start of the block. A context manager.
 
-    Leaving the block lifts what is still in force.
+    Leaving the block lifts what is still in force, and raises ClusterError if a fault could not be
+    put into force or lifted in its time.
     """
 
     def __init__(self, injector: Injector, faults: Iterable[Fault]) -> None:
@@ -139,11 +140,12 @@ class TimelineRun:
         for fault in self._injector.active():
             if fault in self._faults:
                 self._injector.lift(fault)
-
-    def must_have_fired(self) -> None:
-        """Raise Unfit unless every fault of the timeline was put into force."""
         if self._trouble is not None:
             raise self._trouble
+
+    def must_have_fired(self) -> None:
+        """Raise Unfit unless every fault of the timeline was put into force. Call it once the
+        answers have been compared: a submission that ends early and wrong is wrong."""
         fired = [applied.fault for applied in self._injector.history()]
         for fault in self._faults:
             if fault not in fired:

@@ -221,9 +221,10 @@ def test_the_rest_finishes_when_a_worker_dies(cluster, rng):
     dead = 3
     case = draw_sums(rng, 2, [150] * 3, 20)
     with cluster.job(5, f"rank {dead} is killed", SURVIVE) as job:
-        params, killing = case.params(0, sleep_s=0.01), job.killing(dead, 0.3)
+        params, killing = case.params(0, sleep_s=0.01), job.killing({dead: 0.3})
         run = job.run(case.inputs(), params, lost={dead}, during=killing)
     must_have_survived(case, run, {dead})
+    killing.must_have_fired()
 
 
 def train_alone(data, order, workers, rows, steps):

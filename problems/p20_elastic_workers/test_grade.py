@@ -1,7 +1,5 @@
 """What problem 20 asks for, as checks. Each docstring is what you read in the report."""
 
-from contextlib import ExitStack, contextmanager
-
 import numpy as np
 import pytest
 from data import (
@@ -129,14 +127,6 @@ def test_a_spare_costs_nothing_before_it_joins(cluster, rng, measure):
     )
 
 
-@contextmanager
-def killing_all(job, times):
-    with ExitStack() as stack:
-        for rank, after_s in times.items():
-            stack.enter_context(job.killing(rank, after_s))
-        yield
-
-
 def must_have_gone_on(case, run, ranks, lost, measure):
     """Each sample once, on all who live; one process agrees; and nobody stood still for long."""
     living = sorted(set(ranks) - set(lost))
@@ -171,9 +161,10 @@ def test_survivors_go_on_when_a_member_dies(cluster, rng, measure):
     dead = int(rng.integers(1, 4))
     case = draw_counting(rng, ((0, (0, 1, 2, 3)),), epochs=3, samples=403)
     with cluster.job(4, f"rank {dead} is killed", SURVIVE) as job:
-        params, killing = case.params(sleep_s=STEP_S), job.killing(dead, 0.4)
+        params, killing = case.params(sleep_s=STEP_S), job.killing({dead: 0.4})
         run = job.run(case.inputs(4), params, timeout_s=10, lost={dead}, during=killing)
     must_have_gone_on(case, run, range(4), {dead}, measure)
+    killing.must_have_fired()
 
 
 @pytest.mark.points(12)
@@ -187,10 +178,11 @@ def test_two_members_die_in_quick_succession(cluster, rng, measure):
     first, second = (int(rank) for rank in rng.permutation([0, rng.integers(1, 5)]))
     case = draw_counting(rng, ((0, (0, 1, 2, 3, 4)),), epochs=3, samples=403)
     with cluster.job(5, f"ranks {first} and {second} are killed", SURVIVE) as job:
-        killing = killing_all(job, {first: 0.35, second: 0.38})
+        killing = job.killing({first: 0.35, second: 0.38})
         params, lost = case.params(sleep_s=STEP_S), {first, second}
         run = job.run(case.inputs(5), params, lost=lost, during=killing)
     must_have_gone_on(case, run, range(5), lost, measure)
+    killing.must_have_fired()
 
 
 def draw_clicks(rng, data, plan, epochs, rate, per_rank, rows):
@@ -273,7 +265,7 @@ def test_a_click_model_is_as_good_as_undisturbed(cluster, rng, measure):
     plan = ((0, (0, 1, 2, 3)),)
     case = draw_clicks(rng, data, plan, 2, 0.5, 128, len(data.train) // 512 * 512)
     with cluster.job(4, f"rank {dead} is killed", SURVIVE) as job:
-        params, killing = case.params(sleep_s=0.003), job.killing(dead, 0.5)
+        params, killing = case.params(sleep_s=0.003), job.killing({dead: 0.5})
         run = job.run(case.inputs(4), params, lost={dead}, during=killing, timeout_s=15)
     undisturbed, rank = case.twin()[-1][0], (dead + 1) % 4
     models = output(run.outputs[rank], "params", rank), undisturbed
@@ -288,3 +280,4 @@ def test_a_click_model_is_as_good_as_undisturbed(cluster, rng, measure):
         "to old weights, or leave out what the dead should have consumed.\nNext step: print step, "
         "epoch and position on all survivors before and after the death.",
     )
+    killing.must_have_fired()

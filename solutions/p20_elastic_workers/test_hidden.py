@@ -40,8 +40,9 @@ def test_a_spare_takes_the_place_of_a_dead_member(cluster, rng):
     plan = ((0, (0, 1, 2)), (80, (0, 1, 2, 3, 4)))
     case = draw_bowl(rng, plan, epochs=5, samples=200)
     with cluster.job(5, f"rank {dead} is killed", SURVIVE) as job:
-        params, killing = case.params(sleep_s=0.01), job.killing(dead, 0.3)
+        params, killing = case.params(sleep_s=0.01), job.killing({dead: 0.3})
         run = job.run(case.inputs(5), params, lost={dead}, during=killing)
     living = sorted(set(range(5)) - {dead})
     members = members_of_steps(case, run, range(5), {dead})
     must_equal_twin(case, run, members, living)
+    killing.must_have_fired()

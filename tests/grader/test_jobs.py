@@ -108,7 +108,7 @@ from cluster.launchers.job import JobOptions
 def test_survivors_answer(cluster):
     given = [dict(x=np.arange(10.0) + rank) for rank in range(3)]
     with cluster.job(3, "one is killed", JobOptions(fault_tolerant=True)) as job:
-        run = job.run(given, dict(mode=""), lost={1}, during=job.killing(1, 0.5))
+        run = job.run(given, dict(mode=""), lost={1}, during=job.killing({1: 0.5}))
         assert [fault.description for fault in job.record().faults] == ["kill rank 1"]
     assert run.outputs[1] == {}
     for rank in (0, 2):
@@ -118,20 +118,22 @@ def test_survivors_answer(cluster):
 def test_a_killed_rank_is_named_when_it_is_awaited(cluster):
     given = [dict(x=np.arange(10.0) + rank) for rank in range(3)]
     with cluster.job(3, "one is killed", JobOptions(fault_tolerant=True)) as job:
-        job.run(given, dict(mode=""), during=job.killing(1, 0.5))
+        job.run(given, dict(mode=""), during=job.killing({1: 0.5}))
 
 
 @pytest.mark.parametrize("mode", ["circle", "no revoke"])
 def test_survivors_hang(cluster, mode):
     given = [dict(x=np.arange(10.0) + rank) for rank in range(3)]
     with cluster.job(3, mode, JobOptions(fault_tolerant=True)) as job:
-        job.run(given, dict(mode=mode), lost={1}, during=job.killing(1, 0.5))
+        job.run(given, dict(mode=mode), lost={1}, during=job.killing({1: 0.5}))
 
 
 def test_a_kill_that_comes_too_late_is_unfit(cluster):
     given = [dict(x=np.arange(10.0))]
     with cluster.job(1, "over before") as job:
-        job.run(given, dict(mode=""), during=job.killing(0, 5))
+        killing = job.killing({0: 5})
+        job.run(given, dict(mode=""), during=killing)
+    killing.must_have_fired()
 """
 _SURVIVING = """
 import time
