@@ -10,7 +10,7 @@ from grader.report.verdict import counted_outcomes
 from grader.result import CheckResult, GradeResult
 
 _MESSAGE_CHARS, _MESSAGE_LINES = 4000, 80
-_KEPT_BACK = "What this check does is not shown; ask your instructor."
+KEPT_BACK = "What this check does is not shown; ask your instructor."
 
 
 def check_name(results: Sequence[GradeResult], result: GradeResult, check: CheckResult) -> str:
@@ -28,7 +28,7 @@ def check_words(check: CheckResult) -> str:
 
 def words_for_learner(check: CheckResult) -> str:
     """The same for a platform that shows everything: without what a hidden check saw."""
-    return f"{check.outcome}. {_KEPT_BACK}" if check.hidden else check_words(check)
+    return f"{check.outcome}. {KEPT_BACK}" if check.hidden else check_words(check)
 
 
 def summary(results: Sequence[GradeResult]) -> str:

@@ -29,6 +29,10 @@ def batch(
         Path | None,
         typer.Option(help="Folder for results and reports; default: SUBMISSIONS-graded."),
     ] = None,
+    for_staff: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the same with what hidden checks saw, which is kept back."),
+    ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Gradings at a time.")] = 1,
     csv: Annotated[
         Path | None, typer.Option(help="The grades; default: grades.csv in the results' folder.")
@@ -50,10 +54,10 @@ def batch(
         from grader.class_folder import LAYOUT
 
         stop(f"{submissions} holds no submission that is recognised; lay it out as {LAYOUT}")
-    if target == folder or folder in target.parents:
-        stop(f"--to {target} lies among the submissions; name a folder outside")
-    if target.exists() and not target.is_dir():
-        stop(f"{target} is a file; name another folder with --to")
+    _must_lie_outside(target, "--to", folder)
+    if for_staff is not None:
+        for_staff = Path(os.path.abspath(for_staff))
+        _must_lie_outside(for_staff, "--for-staff", folder, target)
     if csv is not None and not csv.absolute().parent.is_dir():
         stop(f"the folder of {csv} does not exist")
     obstacle = enclosure.obstacle()
@@ -67,10 +71,19 @@ def batch(
     workplace.prepare(target)
     try:
         with workplace.held(folder, target):
-            code = _run(found, target, csv or target / "grades.csv", jobs, again, deadline)
+            csv = csv or target / "grades.csv"
+            code = _run(found, target, for_staff, csv, jobs, again, deadline)
     except workplace.AnotherBatch as error:
         stop(str(error))
     raise typer.Exit(code)
+
+
+def _must_lie_outside(path: Path, option: str, *folders: Path) -> None:
+    for folder, what in zip(folders, ("the submissions", "what is handed back"), strict=False):
+        if path == folder or folder in path.parents:
+            stop(f"{option} {path} lies among {what}; name a folder outside")
+    if path.exists() and not path.is_dir():
+        stop(f"{path} is a file; name another folder with {option}")
 
 
 def _survey(folder: Path, wanted: list[str]) -> Survey:
@@ -87,12 +100,18 @@ def _survey(folder: Path, wanted: list[str]) -> Survey:
 
 
 def _run(
-    found: Survey, target: Path, csv: Path, jobs: int, again: bool, deadline_s: float | None
+    found: Survey,
+    target: Path,
+    for_staff: Path | None,
+    csv: Path,
+    jobs: int,
+    again: bool,
+    deadline_s: float | None,
 ) -> int:
     from rich.console import Console
 
     from grader.batch import grade_sheet, summary, workplace
-    from grader.batch.handback import hand_back
+    from grader.batch.delivery import Delivery
     from grader.batch.journal import Journal
     from grader.batch.progress import BatchProgress
     from grader.batch.runner import Ended, Runner, Work
@@ -101,13 +120,13 @@ def _run(
     from grader.turns import Manners, Turns
 
     journal = Journal(target / ".journal.sqlite")
+    delivery = Delivery(target, for_staff, journal)
     verdicts: dict[Entry, Verdict] = {}
     turns = Turns(Manners.SHARED)
 
     def give_back(verdict: Verdict) -> None:
-        with turns.take(alone=False), workplace.telling_of_trouble(target):
-            hand_back(target, verdict, journal.result(verdict))
-        journal.handed_back(verdict)
+        with turns.take(alone=False):
+            delivery.deliver(verdict)
 
     works = []
     handed_in = [entry for entry in found.entries if entry.paths]
@@ -122,7 +141,7 @@ def _run(
     interrupted = False
     try:
         for verdict in verdicts.values():
-            if not journal.is_handed_back(verdict):
+            if not delivery.is_done(verdict):
                 give_back(verdict)
         progress = BatchProgress(Console(stderr=True), len(verdicts), len(handed_in))
         with progress, Runner(works, jobs, deadline_s) as runner:

@@ -1,4 +1,4 @@
-"""The files that go back to a learner: a folder a learner, and in it one a problem."""
+"""Files of the graded: a folder a learner, and in it one a problem."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 from grader.batch.journal import Verdict
 from grader.report.html import write_html
-from grader.result_json import from_json
+from grader.result import GradeResult
+from grader.result_json import to_json
 from grader.whole_file import write_whole
 
 _AWKWARD = set('/\\:*?"<>|%')
@@ -45,17 +46,14 @@ def folder_of(target: Path, verdict: Verdict) -> Path:
     return target / folder_name(verdict.who) / verdict.problem
 
 
-def hand_back(target: Path, verdict: Verdict, result: str) -> None:
-    """Write result.json and report.html, or message.txt where there is no result.
-
-    result: the grading as JSON.
-    """
+def hand_back(target: Path, verdict: Verdict, graded: GradeResult | None) -> None:
+    """Write result.json and report.html, or message.txt where there is no result."""
     folder = folder_of(target, verdict)
     folder.mkdir(parents=True, exist_ok=True)
-    if verdict.has_result:
-        write_whole(folder / "result.json", result)
+    if graded is not None:
+        write_whole(folder / "result.json", to_json(graded))
         partial = folder / ".report.partial"
-        write_html(from_json(result), partial)
+        write_html(graded, partial)
         partial.replace(folder / "report.html")
         outdated = ["message.txt"]
     else:

@@ -170,6 +170,24 @@ def test_all_of_it_is_graded_again_when_asked(checkout, tmp_path: Path) -> None:
     assert seeds[0] != seeds[1]
 
 
+def test_what_a_hidden_check_saw_goes_to_the_staff_alone(checkout, tmp_path: Path) -> None:
+    folder = checkout.hand_in(tmp_path / "class", {"Ada": "half right"})
+    assert checkout.run("batch", folder).code == 0
+    learners = tmp_path / "class-graded" / "Ada" / "p27_twice"
+    seed = checkout.grades(learners.parents[1])["Ada"]["seed"]
+    ended = checkout.run("batch", folder, "--for-staff", tmp_path / "staff")
+    assert ended.code == 0 and checkout.grades(learners.parents[1])["Ada"]["seed"] == seed
+    staffs = tmp_path / "staff" / "Ada" / "p27_twice"
+    for name in ("result.json", "report.html"):
+        assert "has no attribute" in (staffs / name).read_text(), "the positive control"
+        assert "has no attribute" not in (learners / name).read_text()
+    mine, whole = (from_json((f / "result.json").read_text()) for f in (learners, staffs))
+    assert whole.checks[1].jobs and not mine.checks[1].jobs
+    assert mine.checks[1].message.endswith("ask your instructor.")
+    assert mine.checks[0] == whole.checks[0]
+    assert (mine.score, mine.checks[1].points) == (whole.score, whole.checks[1].points) == (8, 0)
+
+
 def test_one_problem_needs_no_folder_of_its_own(checkout, tmp_path: Path) -> None:
     folder = checkout.hand_in(tmp_path / "class", {"Ada": "right"})
     for name in ("solution.py", "more.py"):
@@ -189,6 +207,7 @@ def test_one_problem_needs_no_folder_of_its_own(checkout, tmp_path: Path) -> Non
         (["batch", "class", "--problem", "98"], "there is no problem '98'"),
         (["batch", "class", "--to", "class/graded"], "lies among the submissions"),
         (["batch", "class", "--to", "grader/cli.py"], "grader/cli.py is a file; name another"),
+        (["batch", "class", "--for-staff", "class-graded/all"], "lies among what is handed back"),
         (["batch", "class", "--csv", "nowhere/x.csv"], "the folder of nowhere/x.csv does not"),
         (["batch", "class", "--jobs", "999"], "more than this machine's processors; give"),
     ],
