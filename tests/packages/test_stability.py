@@ -1,5 +1,5 @@
-"""The same submission gets the same verdict and score again and again, beside a program that takes
-a whole core.
+"""The reference, and each wrong submission on the check that catches it, get the same verdict and
+score again and again, beside a program that takes a whole core.
 
 DISTLAB_SOAK_RUNS: how often each is graded, 20 unless set. DISTLAB_SOAK_PROBLEMS: numbers, such as
 "03 06"; all unless set.
@@ -28,6 +28,7 @@ CASES = [
     for problem in PROBLEMS
     if problem.private_folder is not None
     for path in (problem.private_folder / "solution.py", *submissions(problem))
+    if not path.stem.startswith("right_")
 ]
 
 
