@@ -8,6 +8,7 @@ repository, no other host.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -206,7 +207,7 @@ def bubblewrap_command(
         if Path(prefix).is_relative_to("/tmp"):
             command += ["--ro-bind", f"{_ROOT_IMAGE}{prefix}", prefix]
     for package in without:
-        for folder in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
+        for folder in _package_folders():
             if package.isidentifier() and (Path(folder) / package).is_dir():
                 command += ["--tmpfs", f"{folder}/{package}"]
     command += ["--tmpfs", "/distlab", "--bind", str(folders.outbox), "/distlab/out"]
@@ -217,6 +218,11 @@ def bubblewrap_command(
     for key, value in environment.items():
         command += ["--setenv", key, value]
     return [*command, "sleep", "infinity"]
+
+
+@functools.cache
+def _package_folders() -> frozenset[str]:
+    return frozenset({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,10 @@ from grader.rank_files import RankFiles, Status
 from grader.result import Hang
 from grader.standings import Stacks, why_it_hangs
 
-_POLL_S = 0.0003
+_POLL_S, _LONGEST_POLL_S = 0.0003, 0.002
+_POLLS_SHARE = 0.005
+"""Of the time that has passed: so much later at most an answer is seen, and looking for it takes
+the ranks no processor in a long case."""
 _LOADING_POLL_S = 0.002
 _GRACE_AFTER_TROUBLE_S = 1.0
 _START_TIMEOUT_S = 60.0
@@ -87,7 +90,8 @@ class RankWatch:
     def _stage(
         self, case: int, ranks: Sequence[int], stage: str, timeout_s: float, lost: Collection[int]
     ) -> dict[int, Status]:
-        deadline = time.monotonic() + timeout_s
+        began = time.monotonic()
+        deadline = began + timeout_s
         statuses: dict[int, Status] = {}
         trouble_since: float | None = None
         while True:
@@ -102,7 +106,7 @@ class RankWatch:
                 trouble_since = trouble_since or now
             elif now > deadline:
                 raise self._hung(sorted({*ranks, *lost}), statuses, lost, stage, timeout_s)
-            time.sleep(_POLL_S)
+            time.sleep(min(max(_POLL_S, _POLLS_SHARE * (now - began)), _LONGEST_POLL_S))
         if any(map(is_trouble, statuses.values())):
             raise self._cause(statuses, [], "while it ran")
         return statuses

@@ -42,11 +42,12 @@ def data_mac(index: int) -> str:
 class Wiring:
     """The enclosure's bridges and the links from them to hosts."""
 
+    _serial = itertools.count()  # one for all: links of another wiring's hosts may linger here
+
     def __init__(self) -> None:
         _NAMED.mkdir(exist_ok=True)
         self._here = current_netns()
         self._channel = NamespaceChannel(self._here)
-        self._serial = itertools.count()
         self._ports: dict[str, list[int]] = {}
         """By host: numbers of the interfaces here that lead to it."""
         for bridge, mtu in ((_CONTROL_BRIDGE, _CONTROL_MTU), (_DATA_BRIDGE, DATA_MTU)):

@@ -49,6 +49,7 @@ class LinkMeter:
 
     def __init__(self, netns: int | str | Path) -> None:
         """`netns` is an open namespace file, its path, or its name. Raises EngineError."""
+        self._requests: dict[str, bytes] = {}
         try:
             self._socket = in_netns(netns, open_route_socket)
         except OSError as error:
@@ -57,7 +58,9 @@ class LinkMeter:
     def read(self, ifname: str) -> LinkCounters:
         """Counters of one interface. Raises EngineError when there is none of that name."""
         try:
-            return _counters(converse(self._socket, links.get_link(ifname)))
+            if ifname not in self._requests:  # encoding takes longer than asking
+                self._requests[ifname] = links.get_link(ifname)
+            return _counters(converse(self._socket, self._requests[ifname]))
         except NetlinkRefused as refusal:
             raise EngineError(f"no counters of {ifname}: {refusal.strerror}") from refusal
 

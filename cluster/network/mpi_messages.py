@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import socket
 import struct
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -120,9 +121,14 @@ class MessageWatch:
         return found
 
     def close(self) -> None:
-        for channel in self._sockets:
-            channel.close()
+        """Does not wait: the kernel takes 10 ms and more to forget a socket of this kind."""
+        threading.Thread(target=_close, args=(self._sockets,)).start()
         self._sockets = []
+
+
+def _close(sockets: Sequence[socket.socket]) -> None:
+    for channel in sockets:
+        channel.close()
 
 
 def parse(packet: bytes) -> CollectiveMessage | None:
