@@ -42,8 +42,8 @@ class Sample:
 class Measure:
     """Collects the figures of one check.
 
-    alone: whether no other grading runs meanwhile. brief: a time within its bound is not measured
-    again; a later one could only be longer.
+    alone: whether no other grading runs meanwhile. brief: a learner's trial, in which a time within
+    its bound is not measured again, since a later one could only be longer.
     """
 
     def __init__(self, alone: bool = True, brief: bool = False) -> None:
@@ -53,6 +53,10 @@ class Measure:
     @property
     def figures(self) -> tuple[Figure, ...]:
         return tuple(self._figures)
+
+    def rounds(self, number: int) -> int:
+        """How often to do what is repeated for its own sake; half as often in a trial."""
+        return -(-number // 2) if self._brief else number
 
     def note(self, name: str, value: float, unit: str = "") -> None:
         """Keep a figure that nothing is decided by."""

@@ -370,9 +370,9 @@ def test_a_partition_that_heals_changes_nothing(cluster, rng, measure):
     TCP resends what the partition swallowed. Your code must not have given up by then.
     """
     with cluster.job(4, "partition") as job:
-        job.run(make_input(rng, 4, MIB, np.float32))
-        cut = cluster.timeline("from 0.3s to 1.3s partition {node1,node2} | {node3,node4}")
-        inputs = make_input(rng, 4, 4 * MIB, np.float32)
+        job.run(make_input(rng, 4, 1000))
+        cut = cluster.timeline("from 0.2s to 1.2s partition {node1,node2} | {node3,node4}")
+        inputs = make_input(rng, 4, 2 * MIB, np.float32)
         run = job.run(inputs, {"op": "SUM"}, during=cut)
         for rank, outputs in enumerate(run.outputs):
             got = output(outputs, "recvbuf", rank)

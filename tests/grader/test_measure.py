@@ -30,3 +30,8 @@ def test_a_trial_s_time_beyond_its_bound_is_measured_as_often_as_a_grading_s(
     far = (2.0, 2.01, 2.02, 2.0, 2.01, 2.02, 2.0, 2.01, 2.02)
     brief = Measure(brief=True).best_of(times(*far).__next__, enough=1.15)
     assert brief.values == Measure().best_of(times(*far).__next__, enough=1.15).values
+
+
+def test_a_trial_repeats_half_as_often() -> None:
+    assert [Measure(brief=True).rounds(n) for n in (1, 5, 12)] == [1, 3, 6]
+    assert Measure().rounds(12) == 12
