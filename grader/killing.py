@@ -29,12 +29,13 @@ class Killing:
             timer.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for timer in self._timers:
             timer.cancel()
         for timer in self._timers:
             timer.join()
-        if self._trouble:
+        interrupted = kind is not None and not issubclass(kind, Exception)
+        if self._trouble and not interrupted:
             raise self._trouble[0]
 
     def must_have_fired(self) -> None:

@@ -133,14 +133,15 @@ class TimelineRun:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._left = time.monotonic()
         self._stop.set()
         self._thread.join()
         for fault in self._injector.active():
             if fault in self._faults:
                 self._injector.lift(fault)
-        if self._trouble is not None:
+        interrupted = kind is not None and not issubclass(kind, Exception)
+        if self._trouble is not None and not interrupted:
             raise self._trouble
 
     def must_have_fired(self) -> None:

@@ -49,7 +49,7 @@ def set_link(
     mtu: int | None = None,
     queue: int | None = None,
 ) -> bytes:
-    """Change an interface: state, bridge (0 for none), MTU (bytes), namespace, queue (packets)."""
+    """Change an interface: state, bridge (0 for none), MTU (bytes), queue (packets)."""
     message = ifinfmsg()
     message["index"] = index
     if up is not None:
