@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grader.batch import workplace
-from grader.batch.handback import folder_of, hand_back
+from grader.batch.handback import hand_back, report_of
 from grader.batch.journal import Journal, Verdict
 from grader.learners_copy import learners_copy
 from grader.result_json import from_json
@@ -21,8 +21,7 @@ class Delivery:
     journal: Journal
 
     def is_done(self, verdict: Verdict) -> bool:
-        staff_has_it = self.for_staff is None or folder_of(self.for_staff, verdict).exists()
-        return staff_has_it and self.journal.is_handed_back(verdict)
+        return self.journal.is_handed_back(verdict) and self._staff_has(verdict)
 
     def deliver(self, verdict: Verdict) -> None:
         """Raises NoSpace; nothing is lost then, and it counts as not done."""
@@ -33,3 +32,12 @@ class Delivery:
             with workplace.telling_of_trouble(self.for_staff):
                 hand_back(self.for_staff, verdict, graded)
         self.journal.handed_back(verdict)
+
+    def _staff_has(self, verdict: Verdict) -> bool:
+        """Whole, and not of an earlier grading."""
+        if self.for_staff is None:
+            return True
+        report = report_of(self.for_staff, verdict)
+        if not verdict.has_result or not report.exists():
+            return False
+        return report.with_name("result.json").read_text() == self.journal.result(verdict)

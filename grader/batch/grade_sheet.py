@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from grader.batch.handback import folder_of
+from grader.batch.handback import report_of
 from grader.batch.journal import Verdict
 from grader.class_folder import Entry
 from grader.safe_csv import table
@@ -33,7 +33,7 @@ def _row(path: Path, target: Path, entry: Entry, verdict: Verdict | None) -> tup
     if verdict is None:
         outcome = PENDING if entry.paths else MISSING
         return (entry.who, problem, outcome, *[""] * (len(HEADINGS) - 3))
-    report = folder_of(target, verdict) / ("report.html" if verdict.has_result else "message.txt")
+    report = report_of(target, verdict)
     return (
         entry.who,
         problem,

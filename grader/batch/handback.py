@@ -46,6 +46,11 @@ def folder_of(target: Path, verdict: Verdict) -> Path:
     return target / folder_name(verdict.who) / verdict.problem
 
 
+def report_of(target: Path, verdict: Verdict) -> Path:
+    """What there is to read; written last."""
+    return folder_of(target, verdict) / ("report.html" if verdict.has_result else "message.txt")
+
+
 def hand_back(target: Path, verdict: Verdict, graded: GradeResult | None) -> None:
     """Write result.json and report.html, or message.txt where there is no result."""
     folder = folder_of(target, verdict)

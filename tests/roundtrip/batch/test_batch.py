@@ -186,6 +186,10 @@ def test_what_a_hidden_check_saw_goes_to_the_staff_alone(checkout, tmp_path: Pat
     assert mine.checks[1].message.endswith("ask your instructor.")
     assert mine.checks[0] == whole.checks[0]
     assert (mine.score, mine.checks[1].points) == (whole.score, whole.checks[1].points) == (8, 0)
+    assert checkout.run("batch", folder, "--again").code == 0
+    assert checkout.run("batch", folder, "--for-staff", tmp_path / "staff").code == 0
+    regraded = from_json((staffs / "result.json").read_text())
+    assert regraded.seed == checkout.grades(learners.parents[1])["Ada"]["seed"] != seed
 
 
 def test_one_problem_needs_no_folder_of_its_own(checkout, tmp_path: Path) -> None:
